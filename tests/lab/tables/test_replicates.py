@@ -154,7 +154,7 @@ def test_two_processes_are_seldom_called_slower_than_eight(kind):
             for n in (8, 2)
         )
         told += [
-            compare._one(RUN, *each, 0.02, 0.0, None).verdict
+            compare._compare(RUN, *each, 0.02, 0.0, None).verdict
             for each in zip(many, few, strict=True)
         ]
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
@@ -164,8 +164,8 @@ def test_a_median_and_an_undisturbed_time_are_not_compared():
     row = {"status": "ok", "time_s": 1.0, "median_time_s": 1.2}
     row |= {"time_ci_low_s": 0.9, "time_ci_high_s": 1.1}
     before = row | {"median_time_s": None}
-    assert compare._one(RUN, row, row, 0.02, 0.0, None).verdict == "ambiguous"
-    found = compare._one(RUN, before, row, 0.02, 0.0, None)
+    assert compare._compare(RUN, row, row, 0.02, 0.0, None).verdict == "ambiguous"
+    found = compare._compare(RUN, before, row, 0.02, 0.0, None)
     older = Said("side_of_medians", {"side": "old"})
     assert (found.verdict, found.because) == ("not comparable", older)
 

@@ -1,7 +1,8 @@
-"""Claims that measured numbers carry: one holds if it is true at all ends of its intervals.
+"""Claims that measured numbers support: a claim holds if it is true at both ends of its intervals.
 
-Doubt belongs to a claim, not to a row. A row keeps its interval and its reasons for doubt; its mark
-is hollow, and its sentence held back, only where what is claimed could turn within them."""
+Doubt belongs to a claim, not to a row. A row keeps its interval and its reasons for doubt. Its mark
+is hollow, and its sentence omitted, only if the claim could be false within them.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,18 +19,18 @@ Columns: TypeAlias = Mapping[str, Any] | pd.Series  # a row by its columns
 
 
 def ends_of(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Ends `low` and `high` that its interval and its doubts leave each row's time or rate; 0 where
-    it has none."""
+    """Returns the ends `low` and `high` of each row's time or rate, from its interval and doubts.
+    Both are 0 if the value is missing."""
     measured = _numbers(rows, column).fillna(0.0)
     factors = spreads(rows)
-    # An endless factor leaves a missing value 0, not a product that is no number.
+    # 0 × infinity would be NaN: a missing value stays 0.
     high = (measured * factors).where(measured != 0, 0.0)
     return pd.DataFrame({"low": measured / factors, "high": high})
 
 
 def spreads(rows: pd.DataFrame) -> pd.Series:
-    """Factor by which each row's time, or a rate of it, may be off to either side: that of its 95 %
-    interval times the reach of its doubts."""
+    """Factor by which each row's time or rate may be off to either side: that of its 95 % interval
+    times the reach of its doubts."""
     time_s, low_s, high_s = (
         _numbers(rows, name).where(lambda seconds: seconds > 0)
         for name in ("time_s", "time_ci_low_s", "time_ci_high_s")
@@ -43,7 +44,7 @@ def spreads(rows: pd.DataFrame) -> pd.Series:
 
 
 def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
-    """A column's finite numbers, NaN for all else."""
+    """Finite numbers of a column; NaN for all other cells, or if the column is missing."""
     if column not in rows:
         return pd.Series(np.nan, rows.index)
     cells = pd.to_numeric(rows[column], errors="coerce").astype(float)
@@ -51,30 +52,31 @@ def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
 
 
 def is_below(low: Columns, high: Columns, column: str) -> bool:
-    """True if one row's value stays below another's."""
+    """True if the value of row `low` lies below that of row `high`, intervals and doubts
+    included."""
     ends = ends_of(pd.DataFrame([low, high]), column)
     return bool(ends["high"].iloc[0] < ends["low"].iloc[1])
 
 
 def differs(low: Columns, high: Columns, column: str) -> bool:
-    """True if a ratio of two rows may be told: both are trusted, and one value stays below the
-    other."""
+    """True if the ratio of two rows may be stated: both are free of doubts, and one value lies
+    below the other."""
     is_trusted = not (low.get(trust.DOUBTS) or high.get(trust.DOUBTS))
     return is_trusted and is_below(low, high, column)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The claims of a figure's marks: a function of its rows that gives True for each whose claim
-    holds. If it `compares` rows, numbers that are told come from trusted ones first."""
+    """The claims of a figure's marks. `held` returns True for each row whose claim holds. If the
+    rule `compares` rows, statements use trusted ones first."""
 
     held: Callable[[pd.DataFrame], pd.Series]
     compares: bool = False
 
 
 def turns(module: ModuleType, rows: pd.DataFrame) -> pd.DataFrame:
-    """A figure's rows in which those alone are doubtful whose claim could turn; a module without
-    `CLAIM` claims whatever its rows say."""
+    """Returns a figure's rows, of which only those whose claim could be false stay doubtful.
+    Without `CLAIM` in the module, all doubtful rows do."""
     rows = trust.with_doubts(rows)
     doubtful = rows["doubtful"]
     rule: Rule | None = getattr(module, "CLAIM", None)
@@ -84,13 +86,13 @@ def turns(module: ModuleType, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def compares(module: ModuleType) -> bool:
-    """True if a figure's marks claim something of rows that are held against one another."""
+    """True if the claims of a figure's marks compare rows with each other."""
     rule: Rule | None = getattr(module, "CLAIM", None)
     return rule is not None and rule.compares
 
 
-def _of_doubtful(held: Callable[[pd.DataFrame], pd.Series]) -> Callable[[pd.DataFrame], pd.Series]:
-    """A function of rows that gives True for trusted ones, and for others what `held` says."""
+def _or_trusted(held: Callable[[pd.DataFrame], pd.Series]) -> Callable[[pd.DataFrame], pd.Series]:
+    """Wraps `held` so that the claims of rows without doubt always hold."""
 
     def flags(rows: pd.DataFrame) -> pd.Series:
         return held(rows) | ~rows["doubtful"]
@@ -98,22 +100,22 @@ def _of_doubtful(held: Callable[[pd.DataFrame], pd.Series]) -> Callable[[pd.Data
     return flags
 
 
-# Counted, not timed, or a spread that shows its doubt itself: nothing could turn.
+# For counts, and figures that show the spread itself: every claim holds.
 COUNTED = Rule(lambda rows: pd.Series(True, rows.index))
 
 
 def below(low: str, high: str) -> Rule:
-    """Claim that one column of a row lies below another."""
+    """Rule for the claim that one column of a row is below another."""
 
     def held(rows: pd.DataFrame) -> pd.Series:
         return ends_of(rows, low)["high"] < ends_of(rows, high)["low"]
 
-    return Rule(_of_doubtful(held))
+    return Rule(_or_trusted(held))
 
 
 def side_of(column: str, reference: float) -> Rule:
-    """Claim that a ratio lies on its side of a reference, such as faster than before; the reference
-    itself claims nothing."""
+    """Rule for the claim that a ratio is above or below a reference, such as faster than before. A
+    value equal to the reference claims nothing."""
 
     def held(rows: pd.DataFrame) -> pd.Series:
         ends = ends_of(rows, column)
@@ -122,23 +124,23 @@ def side_of(column: str, reference: float) -> Rule:
         stays_below = ~is_above & (ends["high"] <= reference)
         return stays_above | stays_below | (rows[column] == reference)
 
-    return Rule(_of_doubtful(held), compares=True)
+    return Rule(_or_trusted(held), compares=True)
 
 
 def largest(parts: Sequence[str]) -> Rule:
-    """Claim that a row's largest part is larger than any other; parts of one step are disturbed
-    together, so that only their ratio may be off."""
+    """Rule for the claim that a row's largest part is larger than the others. Parts of one step are
+    disturbed together, so only their ratio matters."""
 
     def held(rows: pd.DataFrame) -> pd.Series:
         cells = rows[list(parts)].astype(float).fillna(0)
         second, first = np.sort(cells, axis=1)[:, -2:].T
         return first > second * spreads(rows)
 
-    return Rule(_of_doubtful(held))
+    return Rule(_or_trusted(held))
 
 
 def rising(column: str, series: Sequence[str], along: str) -> Rule:
-    """Claim that a series rises, or falls, from its first row to its last."""
+    """Rule for the claim that a series rises, or falls, from its first row to its last."""
 
     def held(rows: pd.DataFrame) -> pd.Series:
         flags = pd.Series(True, rows.index)
@@ -151,14 +153,14 @@ def rising(column: str, series: Sequence[str], along: str) -> Rule:
 
 
 def ordered(column: str, group: Sequence[str]) -> Rule:
-    """Claim that a row keeps its place among the rows of its group, by a column."""
+    """Rule for the claim that a row keeps its rank by a column within its group."""
 
     def held(rows: pd.DataFrame) -> pd.Series:
         by_rank = rows.sort_values(column)
         ends = ends_of(by_rank, column)
         groups = by_rank.groupby(list(group), dropna=False, sort=False).ngroup()
         next_low = ends["low"].groupby(groups).shift(-1, fill_value=np.inf)
-        # The last of a group has none after it, the first none before it.
+        # The last row of a group has no next one, the first no previous one.
         is_last = groups.groupby(groups).cumcount(ascending=False) == 0
         is_before = (ends["high"] < next_low) | is_last
         is_after = is_before.groupby(groups).shift(1, fill_value=True)
@@ -168,21 +170,21 @@ def ordered(column: str, group: Sequence[str]) -> Rule:
 
 
 def contested(rows: pd.DataFrame) -> set[str]:
-    """Names of runs whose order with a run that differs from it in one setting could turn: what more
-    processes would decide."""
+    """Names of runs whose order with a run that differs in one setting is uncertain. More processes
+    would decide it."""
     names = rows["run"].tolist()
     ends = ends_of(rows, "time_s").reset_index(drop=True)
     by_time = _numbers(rows, "time_s").fillna(0.0).to_numpy().argsort(kind="stable")
     alike: dict[frozenset[str], list[int]] = {}
-    for place in by_time:
-        parts = frozenset(names[place].split(","))
+    for index in by_time:
+        parts = frozenset(names[index].split(","))
         for part in parts:
-            if not part.startswith("batch_size="):  # of other work: their times are not compared
+            if not part.startswith("batch_size="):  # the work differs, so times are not compared
                 setting = part.partition("=")[0]
-                alike.setdefault((parts - {part}) | {f"{setting}=*"}, []).append(place)
+                alike.setdefault((parts - {part}) | {f"{setting}=*"}, []).append(index)
     undecided: set[str] = set()
-    for places in alike.values():
-        for fast, slow in pairwise(places):
+    for indices in alike.values():
+        for fast, slow in pairwise(indices):
             if ends["high"][fast] >= ends["low"][slow]:
                 undecided |= {names[fast], names[slow]}
     return undecided

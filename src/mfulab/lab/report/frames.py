@@ -1,4 +1,5 @@
-"""Tables as pandas frames, typed as `mfulab.core.rows` says, however broken the files are."""
+"""Tables as pandas frames, with the types that `mfulab.core.rows` declares, even if files are
+broken."""
 
 import re
 import warnings
@@ -19,10 +20,10 @@ from mfulab.lab.report import shown_rows
 from mfulab.lab.tables import columns, details
 from mfulab.measurements.registry import TABLES
 
-# Of MANY rows each column lies apart, so that frames share what they do not change: their page takes
-# a third less memory.
+# Long frames keep each column in an array of its own, so that copies share unchanged columns. A page
+# then takes a third less memory. pandas warns of such frames.
 warnings.filterwarnings("ignore", category=pd.errors.PerformanceWarning)
-# Texts are Python's own, whether pyarrow is installed or not: Arrow's refuse what empty columns need.
+# Strings are Python's even if pyarrow is installed, whose strings do not support empty columns.
 pd.set_option("mode.string_storage", "python")
 
 DataFrame: TypeAlias = pd.DataFrame
@@ -35,38 +36,41 @@ TEXTS = {
     "seminar": list(columns.SEMINAR),
 }
 ABSENT = {str: "", bool: False, float: float("nan")}
-MANY = 10_000  # rows of a frame whose copy is worth some care
-LARGE_BYTES = 64 << 20  # of a file that is read in parts, if few of its rows are shown
-ROWS_AT_ONCE = 20_000  # of such a file
+MANY = 10_000  # rows from which frames share columns instead of copying
+LARGE_BYTES = 64 << 20  # of a file, above which it is read in parts
+ROWS_AT_ONCE = 20_000  # of a part
+# Value and dtype of empty cells in a file's column of each kind.
 EMPTY = {
     str: ("", "str"),
     bool: (pd.NA, "boolean"),
     float: (float("nan"), "float64"),
-}  # cells of a file, and dtypes
+}
+# Limits of `comparable`: page faults as a share of a step, matmuls in % of its time.
 FAULTY = 0.1
-MATMULS = 1.0  # a share of a step, and percent of its time: see `comparable`
+MATMULS = 1.0
 INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
 JUDGED = ("doubtful", "impossible", "doubts", "reach")  # columns that `trust.judged` adds
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A fault of files: its English sentence, or its key and numbers as JSON where a catalogue has
-    them; and whether only the keeper of a recording can mend it."""
+    """A fault of files: an English sentence, or key and numbers as JSON if a catalogue has it.
+    `of_recordings`: only the keeper of a recording can fix it."""
 
     text: str
     said: str = ""
     of_recordings: bool = False
 
     def in_words(self, language: str = "en") -> str:
-        """The sentence in a language; English where no catalogue has it."""
+        """Returns the sentence in a language; English if no catalogue has it."""
         if self.said:
             return verdicts.flags(self.said, language)
         return self.text
 
 
 def read(folder: Path) -> tuple[Tables, list[Problem]]:
-    """The tables, empty if one cannot be read, and what was wrong with the files."""
+    """Reads all tables in a folder, and what is wrong with the files. Unreadable tables are
+    empty."""
     found: list[str] = []
     rules: list[Said] = []
     tables = {table: _read(folder / f"{table}.csv", table, found, rules) for table in TABLES}
@@ -80,8 +84,7 @@ def read(folder: Path) -> tuple[Tables, list[Problem]]:
 
 
 def texts(path: Path) -> pd.DataFrame:
-    """A table of texts, one of TEXTS beside the rows' tables; empty if it does not exist or cannot
-    be read."""
+    """Reads a table of texts, one of TEXTS; empty if missing or unreadable."""
     columns = TEXTS[path.stem]
     try:
         return details.cells(path).map(unquoted)[columns]
@@ -90,47 +93,48 @@ def texts(path: Path) -> pd.DataFrame:
 
 
 def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
-    """The rows for which `chosen` is true, the frame itself where all are; empty columns stay one
-    array."""
-    if chosen.all() or len(rows) < MANY:
-        if chosen.all():
-            return rows
+    """Returns the rows for which `chosen` is True; the frame itself if all are. In long frames,
+    columns that share an array still do."""
+    if chosen.all():
+        return rows
+    if len(rows) < MANY:
         return rows[chosen]
-    arrays = [
-        rows[name].to_numpy() for name in rows
-    ]  # kept together, so that no two that differ have one address
-    places = [array.ctypes.data for array in arrays]
-    names = dict(zip(places, rows, strict=True))
-    chosen_rows = rows[[*names.values()]][chosen]
-    return pd.DataFrame(
-        {name: chosen_rows[names[index]] for name, index in zip(rows, places, strict=True)},
-        copy=False,
-    )
+    # A list keeps the arrays alive, so that no two of them have the same address.
+    arrays = [rows[name].to_numpy() for name in rows]
+    addresses = [array.ctypes.data for array in arrays]
+    names = dict(zip(addresses, rows, strict=True))
+    distinct = rows[[*names.values()]][chosen]
+    cells = {}
+    for name, address in zip(rows, addresses, strict=True):
+        cells[name] = distinct[names[address]]
+    return pd.DataFrame(cells, copy=False)
 
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
-    """The rows that were measured, with finite values in all of the needed columns."""
+    """Returns the rows of status `ok` with a value in each of the `needed` columns."""
     return those(frame, (frame["status"] == "ok") & frame[list(needed)].notna().all(axis=1))
 
 
 def alone(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one process each: a job of several is no point beside them."""
+    """Returns the rows measured by a single process. Jobs of several are not comparable with
+    them."""
     return those(rows, rows["processes"].fillna(1) == 1)
 
 
 def steps(tables: Tables, *needed: str, **wanted: str | Iterable[str]) -> pd.DataFrame:
-    """Steps of one process each, with their machine, with finite `needed` columns and `wanted`
-    values in others."""
+    """Returns profiled steps of one process each, with their machine. `needed` columns must have a
+    value; `wanted` gives allowed values of others."""
     profile = tables["profile"]
     chosen = profile["processes"].fillna(1) == 1
     for name, values in wanted.items():
-        chosen &= profile[name].isin([values] if isinstance(values, str) else values)
+        allowed = [values] if isinstance(values, str) else values
+        chosen &= profile[name].isin(allowed)
     return with_machine(tables, ok(those(profile, chosen), *needed))
 
 
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """One row for each distinct value of `keys`, by first appearance: of those least in doubt medians
-    of numbers, the first of the rest."""
+    """Returns one row for each distinct value of `keys`, in order of appearance. Numbers are
+    medians over the rows least in doubt; other cells come from the first."""
     if not rows.duplicated(list(keys)).any():
         return rows
     if "reach" in rows:
@@ -144,19 +148,18 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
         rows.groupby(list(keys), dropna=False, sort=False)[numbers].median().reset_index(drop=True)
     )
     first = rows.drop_duplicates(list(keys)).drop(columns=numbers).reset_index(drop=True)
-    return pd.concat([first, medians], axis=1)[[*rows]].copy()  # in one piece
+    return pd.concat([first, medians], axis=1)[[*rows]].copy()  # defragmented
 
 
 def with_traces(tables: Tables) -> pd.DataFrame:
-    """Profiled runs, and steps read from traces as if they were: their device is their machine, and
-    said to be read."""
+    """Returns profiled runs and, in the same columns, steps read from traces. Their machine is the
+    traced device, marked as read from a trace."""
     profile = tables["profile"]
     traces = tables["traces"]
     if traces.empty:
         return profile
-    read = traces.assign(
-        hardware=[f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)]
-    )
+    devices = traces["device"].replace("", UNNAMED)
+    read = traces.assign(hardware=[f"{short_name(device)}{READ}" for device in devices])
     judged = {}
     for name in JUDGED:
         if name in profile:
@@ -170,8 +173,8 @@ def with_traces(tables: Tables) -> pd.DataFrame:
 
 
 def unused(tables: Tables, language: str = "en") -> list[str]:
-    """GPUs of this machine that were not measured, each with its reason; of a machine without its
-    own rows none."""
+    """Reasons why GPUs of this machine were not measured, one text each; empty if nothing was
+    measured here."""
     rows = tables["environment"]
     if "gpu_unused" in rows:
         cells = {*rows.loc[~rows["recorded"], "gpu_unused"].dropna()} - {""}
@@ -180,20 +183,20 @@ def unused(tables: Tables, language: str = "en") -> list[str]:
 
 
 def own(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that were measured here, or the recorded ones where none was."""
+    """Returns the rows measured here, or the recorded ones if there are none."""
     return preferred(rows, ~rows["recorded"])
 
 
 def preferred(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
-    """The rows for which `wanted` is true, or all of them where it is true for none."""
+    """Returns the rows for which `wanted` is True, or all rows if there are none."""
     if wanted.any():
         return those(rows, wanted)
     return rows
 
 
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
-    """True where intervals of two times do not meet, or lack; `ratio` is the first time ÷ the
-    second of equal work."""
+    """True where the intervals of two times do not overlap, or are missing. `ratio` is the first
+    time ÷ the second for equal work."""
     if others is None:
         others = rows
     time_s, *ends = (rows[name] for name in INTERVAL)
@@ -208,8 +211,8 @@ def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) ->
 def against(
     rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str
 ) -> pd.DataFrame:
-    """Rows with a partner in `base`, alike in `keys`: its time and `columns` with `suffix`,
-    `apart`, and `factor`."""
+    """Pairs rows with those of `base` that have equal `keys`. Adds the partner's time and `columns`
+    with `suffix`, whether they are `apart`, and the `factor` between times."""
     judged = []
     for name in JUDGED:
         if name in base and name in rows:
@@ -223,8 +226,8 @@ def against(
 
 
 def with_doubts_of_both(paired: pd.DataFrame, judged: Sequence[str], suffix: str) -> pd.DataFrame:
-    """Pairs of rows, each as doubtful as both: flags of either, and the product of what they may be
-    off by."""
+    """Gives each pair the doubts of both rows: flags of either, and the product of their
+    reaches."""
     both = {}
     for name in judged:
         own = paired[name]
@@ -238,8 +241,7 @@ def with_doubts_of_both(paired: pd.DataFrame, judged: Sequence[str], suffix: str
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `machine`, their device's name, of a recorded one marked, and `device`, cpu or
-    cuda or empty."""
+    """Adds `machine`, the device's name (marked if recorded), and `device`: cpu, cuda or empty."""
     on = ["hardware", "recorded"]
     machines = tables["environment"].drop_duplicates(on, keep="last")
     machines = machines.assign(name=machines["device_name"].map(short_name)).set_index(
@@ -249,23 +251,27 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     names = (machines["name"] + (" " + machines["hardware"]).where(shared, "")).to_dict()
     devices = machines["device"].to_dict()
     keys = [*rows[on].drop_duplicates().itertuples(index=False, name=None)]  # few
-    shown = [(names.get(key) or key[0]) + (RECORDED if key[1] else "") for key in keys]
+    shown = []
+    for hardware, is_recorded in keys:
+        name = names.get((hardware, is_recorded)) or hardware
+        shown.append(f"{name}{RECORDED}" if is_recorded else name)
     columns = {"machine": shown, "device": [devices.get(key, "") for key in keys]}
-    which = rows.groupby(on, sort=False, dropna=False).ngroup()
-    return rows.assign(
-        **{name: which.map(dict(enumerate(cells))).astype(str) for name, cells in columns.items()}
-    )
+    group = rows.groupby(on, sort=False, dropna=False).ngroup()
+    added = {}
+    for name, cells in columns.items():
+        added[name] = group.map(dict(enumerate(cells))).astype(str)
+    return rows.assign(**added)
 
 
-# What stands behind a machine's name, and for one without.
+# Suffixes of a machine's name, and the name of an unknown one.
 RECORDED = " (recorded)"
 READ = " · read from a trace"
 UNNAMED = "a device"
 
 
 def emulated(rows: pd.DataFrame) -> pd.Series:
-    """True for each row in a format that its device emulates, whose MFU divides by another one's
-    ceiling."""
+    """True for rows whose number format is emulated, so that MFU is relative to the peak of another
+    format."""
     if not {"peak_precision", "effective_precision"} <= set(rows):
         return pd.Series(False, index=rows.index)
     peak = rows["peak_precision"].fillna("")
@@ -273,8 +279,8 @@ def emulated(rows: pd.DataFrame) -> pd.Series:
 
 
 def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
-    """True for each step that a sentence may rank: less than FAULTY in page faults, and MATMULS
-    percent of matmuls."""
+    """True for steps that may be ranked: page faults cost at most a share FAULTY, and matmuls take
+    at least MATMULS % of the time."""
     names = ("page_faults_per_s", "page_fault_s", "kept_memory_time_s", "matmul_percent")
     columns = (rows.get(f"{name}{suffix}", pd.Series(float("nan"), rows.index)) for name in names)
     faults_per_s, fault_s, kept_s, matmuls = columns
@@ -283,7 +289,7 @@ def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
 
 
 def in_words(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
-    """The rows with what is said of their machines in the text's language."""
+    """Translates the marks in machines' names into the text's language."""
     if rows.empty or "machine" not in rows:
         return rows
     marks = re.compile(rf"^{UNNAMED}\b|{re.escape(RECORDED)}|{re.escape(READ)}")
@@ -296,29 +302,30 @@ def in_words(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
 
 
 def short_name(device: str) -> str:
-    """A device's name without trademarks and clock: `Intel(R) Xeon(R) CPU @ 2.00GHz` is `Intel
-    Xeon`."""
+    """Shortens a device's name, without trademarks and clock: `Intel(R) Xeon(R) CPU @ 2.00GHz`
+    becomes `Intel Xeon`."""
     without = re.sub(r"\((R|TM|C)\)|@.*$|\b(CPU|Processor)\b", " ", device, flags=re.IGNORECASE)
     return " ".join(without.split()) or device
 
 
 def kinds(table: str) -> dict[str, type]:
-    """Each column with its type: str, bool or float (integers too: a missing one has no
-    integer)."""
+    """Type of each column of a table: str, bool or float. Integers are float, as a missing integer
+    has no value."""
     types = {name: columns.kind(field) for name, field in columns.fields(table).items()}
     return {name: float if kind is int else kind for name, kind in types.items()}
 
 
 def _read(path: Path, table: str, problems: list[str], rules: list[Said]) -> pd.DataFrame:
-    """The rows of a table that are shown; adds what is wrong with the file, and the rule by which
-    some rows stand for all."""
+    """Reads the rows of a table that are shown. Appends faults of the file to `problems`, and the
+    rule of a choice of rows to `rules`."""
     expected = kinds(table)
     frame = pd.DataFrame()
     is_long = False
     try:
         is_long = path.stat().st_size > LARGE_BYTES
-        frame = _few_cells(path, expected, rules) if is_long else _cells(path, expected)
-        if absent := [name for name in expected if name not in frame]:
+        frame = _read_chosen(path, expected, rules) if is_long else _read_cells(path, expected)
+        absent = [name for name in expected if name not in frame]
+        if absent:
             problems.append(f"{path.name}: missing columns {', '.join(absent)}")
     except FileNotFoundError:
         problems.append(f"{path.name}: the table is missing")
@@ -331,9 +338,8 @@ def _read(path: Path, table: str, problems: list[str], rules: list[Said]) -> pd.
         )
     if [*frame] != [*expected]:
         empty = _empty(frame.index)
-        frame = pd.DataFrame(
-            {name: frame.get(name, empty[kind]) for name, kind in expected.items()}, copy=False
-        )
+        cells = {name: frame.get(name, empty[kind]) for name, kind in expected.items()}
+        frame = pd.DataFrame(cells, copy=False)
     frame["recorded"] = frame["recorded"].fillna(False).astype(bool)
     choice = None
     if not is_long:
@@ -347,18 +353,19 @@ def _read(path: Path, table: str, problems: list[str], rules: list[Said]) -> pd.
 
 
 def _choice(keys: pd.DataFrame, expected: Iterable[str], path: Path) -> shown_rows.Choice | None:
+    """Choice of the rows of a table that are shown; None if all are."""
     return shown_rows.choose(keys, expected, path.name, shown_rows.SHOWN)
 
 
 def _empty(index: pd.Index) -> dict[type, pd.Series]:
-    """A column without a value for each kind of cell."""
+    """An empty column for each kind of cell."""
     return {kind: pd.Series(value, index, dtype) for kind, (value, dtype) in EMPTY.items()}
 
 
 def _make_typed(frame: pd.DataFrame, expected: Mapping[str, type]) -> int:
-    """Gives the columns of a file their types; returns how many cells hold no number where one
-    belongs."""
-    # All empty columns of a kind are one array: most columns of a sweep are empty.
+    """Converts the columns of a file to their types, in place. Returns the number of cells that
+    should be numbers but are not."""
+    # Empty columns of a kind share one array, as most columns of a sweep are empty.
     empty = _empty(frame.index)
     unreadable = 0
     for name in filter(frame.__contains__, expected):
@@ -369,31 +376,31 @@ def _make_typed(frame: pd.DataFrame, expected: Mapping[str, type]) -> int:
     return unreadable
 
 
-def _few_cells(path: Path, expected: Mapping[str, type], rules: list[Said]) -> pd.DataFrame:
-    """The cells of the rows that stand for all of a long file, which is read in parts: it is never
-    held whole."""
+def _read_chosen(path: Path, expected: Mapping[str, type], rules: list[Said]) -> pd.DataFrame:
+    """Reads the rows that represent a long file, in parts, so that it is never in memory as a
+    whole."""
     read = pick_present(expected, shown_rows.KEYS)
-    keys = _cells(path, read)
+    keys = _read_cells(path, read)
     _make_typed(keys, read)
     choice = None
-    if set(read) <= set(keys):  # else columns are missing, which is told
+    if set(read) <= set(keys):  # missing columns are reported elsewhere
         choice = _choice(keys, expected, path)
     if choice is None:
-        return _cells(path, expected)
+        return _read_cells(path, expected)
     rules.append(choice.rule)
-    parts = []
-    for part in _parts(path, expected):
-        parts.append(part[choice.rows[part.index]])
+    parts = [part[choice.rows[part.index]] for part in _read_parts(path, expected)]
     return pd.concat(parts, ignore_index=True)
 
 
-def _parts(path: Path, expected: Mapping[str, type]) -> Iterator[pd.DataFrame]:
+def _read_parts(path: Path, expected: Mapping[str, type]) -> Iterator[pd.DataFrame]:
+    """Yields the expected columns of a file in parts of ROWS_AT_ONCE rows."""
     with opened(path) as file:
         yield from pd.read_csv(file, chunksize=ROWS_AT_ONCE, **_options(expected))
 
 
 def _typed(cells: pd.Series, kind: type) -> tuple[pd.Series, int]:
-    """A column's cells as their kind, and how many hold no number where one belongs."""
+    """Converts a column to its kind. Also returns the number of cells that should be numbers but
+    are not."""
     if kind is str:
         codes, distinct = pd.factorize(cells)
         words = pd.array([*map(unquoted, distinct)], "str")
@@ -411,17 +418,17 @@ def _is_empty(cells: pd.Series, kind: type) -> bool:
     return bool(missing.all())
 
 
-def _cells(path: Path, expected: Mapping[str, type]) -> pd.DataFrame:
-    """The expected columns as they stand there: texts, and numbers where all of a column's cells
-    are."""
+def _read_cells(path: Path, expected: Mapping[str, type]) -> pd.DataFrame:
+    """Reads the expected columns as they are in the file: as text, or as numbers if all cells of
+    the column are."""
     with opened(path) as file, warnings.catch_warnings():
-        # Of columns that hold texts among numbers.
+        # Raised for columns with texts among numbers.
         warnings.simplefilter("ignore", pd.errors.DtypeWarning)
         return pd.read_csv(file, **_options(expected))
 
 
 def _options(expected: Mapping[str, type]) -> dict[str, Any]:
-    """Options with which pandas reads the expected columns of a file."""
+    """Arguments of `pandas.read_csv` for the expected columns of a file."""
     numbers = {name: [""] for name, kind in expected.items() if kind is float}
     return {
         "usecols": lambda name: name in expected,

@@ -1,4 +1,5 @@
-"""Selection of the rows that figures draw and sentences tell, with reasons for those left out."""
+"""Selects the rows that figures draw and that sentences are about, with reasons for those left
+out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +13,17 @@ from mfulab.lab.report.drawing import style
 from mfulab.mfu.models import is_load
 
 MACHINES = 3  # panels of a figure, unless its module says otherwise
-ENOUGH = 6  # rows of a machine that a sentence is about, where another has fewer
-FEWEST = 2  # rows of a figure, unless its module says that one is a comparison
-MOST_FIGURES = 10  # of a page with a first sweep alone
-FEW_LAYERS = 2  # brackets of a list with a single layer
-FEW_SIZES = 2  # of matrices: no curve
-SEVERAL = 5  # numbers of accelerators that make a series
-WHOLE = 32  # sides of other sizes are measured for alignment, and their kernels are slower
+ENOUGH = 6  # rows with which a machine may be the one that a sentence is about
+FEWEST = 2  # rows of a figure, unless its module sets another number
+MOST_FIGURES = 10  # on a page with only a first sweep
+FEW_LAYERS = 2  # opening brackets in the JSON of a single layer
+FEW_SIZES = 2  # matrix sizes that make no curve
+SEVERAL = 5  # different numbers of accelerators that make a series
+WHOLE = 32  # sides that are no multiple are measured for alignment; their kernels are slower
 FEWER_FLOPS = "fewer_flops"  # the experiment that compares models
 FIRST_SWEEPS = ("quickstart", "quickstart_gpu")
-HEADLINE = "headline"  # topic of the figure that is drawn of any row
-# Figures of a first page, the most telling first.
+HEADLINE = "headline"  # topic of the figure that is drawn even of a single row
+# Figures for the page of a first sweep, most important first.
 FIRST_FIGURES = (
     *("mfu_versus_utilization", "headroom", "utilization_ladder", "kernel_ladder", "equal_cards"),
     *("precision_speed", "time_by_batch_size", "roofline", "flops_by_layer"),
@@ -33,14 +34,14 @@ FIRST_FIGURES = (
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows that a sentence may name, and the number of others by the reason that left them out."""
+    """Rows that a sentence is about (`told`), and the number left out by each reason."""
 
     told: pd.DataFrame
     left_out: Mapping[str, int]
 
 
 def is_synthetic(rows: pd.DataFrame) -> pd.Series:
-    """True for each row of a model that exists to load a device."""
+    """True for rows of a model that exists only to load a device."""
     if "model" not in rows:
         return pd.Series(False, rows.index)
     return rows["model"].map({name: is_load(name) for name in rows["model"].unique()})
@@ -53,19 +54,20 @@ def _is_recorded(rows: pd.DataFrame) -> pd.Series:
 
 
 def _is_elsewhere(rows: pd.DataFrame) -> pd.Series:
-    """True for each row of another machine than the one that is told."""
+    """True for rows of another machine than the one that the sentence is about."""
     if not {"machine", "recorded"} <= set(rows):
         return pd.Series(False, rows.index)
     return rows["machine"] != main_machine(rows)
 
 
 def _is_of_lower_panel(rows: pd.DataFrame) -> pd.Series:
-    """True for each row of another machine than that of the first panel."""
+    """True for rows of another machine than that of the first panel."""
     return rows["machine"] != style.machines(rows, 1)[0]
 
 
 def main_machine(rows: pd.DataFrame) -> str:
-    """The machine that a sentence is about: the first with ENOUGH rows, or the one with most."""
+    """Returns the machine that a sentence is about: the first with ENOUGH rows, else the one with
+    the most."""
     counts = rows["machine"].value_counts()
     machines = style.machines(rows, len(counts))
     enough = []
@@ -78,12 +80,12 @@ def main_machine(rows: pd.DataFrame) -> str:
 
 
 def _is_few_layers(rows: pd.DataFrame) -> pd.Series:
-    """True for each model of one layer, which is no comparison."""
+    """True for models of one layer, which compare nothing."""
     return rows["layers"].str.count(r"\[") <= FEW_LAYERS
 
 
 def _is_short(rows: pd.DataFrame) -> pd.Series:
-    """True for each row of a recorded machine with too few sizes for a curve."""
+    """True for rows of a recorded machine with too few sizes for a curve."""
     sizes = rows.groupby("machine")["n"].transform("nunique")
     return rows["recorded"] & (sizes <= FEW_SIZES)
 
@@ -97,7 +99,7 @@ def _is_recorded_cpu(rows: pd.DataFrame) -> pd.Series:
 
 
 def _is_variant(rows: pd.DataFrame) -> pd.Series:
-    """True for each step that is not the plain one of its mode."""
+    """True for steps whose execution or workload is not the plain one."""
     return (rows["execution"] != "eager") | (rows["workload"] != rows["mode"])
 
 
@@ -106,17 +108,17 @@ def _is_incomparable(rows: pd.DataFrame) -> pd.Series:
 
 
 def _is_uneven(rows: pd.DataFrame) -> pd.Series:
-    """True for each matmul of a side that is measured for alignment, with a slower kernel."""
+    """True for matmuls whose side is measured only for alignment, with a slower kernel."""
     return rows["n"] % WHOLE != 0
 
 
 def _is_little_scaled(rows: pd.DataFrame) -> pd.Series:
-    """True for each public run of a model that ran on few numbers of accelerators."""
+    """True for public runs of a model with few different numbers of accelerators."""
     return rows.groupby("model")["accelerators"].transform("nunique") < SEVERAL
 
 
 def _is_other_experiment(rows: pd.DataFrame) -> pd.Series:
-    """True for each row that was not measured to compare models of fewer FLOPs."""
+    """True for rows that were not measured to compare models with fewer FLOPs."""
     return rows["experiment"] != FEWER_FLOPS
 
 
@@ -125,14 +127,15 @@ def _is_uncounted(rows: pd.DataFrame) -> pd.Series:
 
 
 def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the one machine that a figure or sentence is about: measured here before recorded."""
+    """Returns the rows of the one machine that a figure or sentence is about. Rows measured here
+    are preferred to recorded ones."""
     if rows.empty:
         return rows
     return pick(rows, "recorded", "elsewhere")
 
 
-# Each reason applies only where it leaves a row over: a claim that could turn before one of a row
-# that is merely unsure.
+# A function for each reason, True for rows to leave out. A reason that would leave out all rows is
+# ignored.
 REASONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     "contradict": trust.impossible,
     "doubtful": trust.doubtful,
@@ -143,7 +146,7 @@ REASONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     "synthetic": is_synthetic,
     "elsewhere": _is_elsewhere,
     "below": _is_of_lower_panel,
-    # Of what a figure draws.
+    # For what a figure draws.
     "few_layers": _is_few_layers,
     "short": _is_short,
     "recorded_trace": _is_recorded_trace,
@@ -156,7 +159,7 @@ REASONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
 }
 
 
-# Texts on what each reason left out.
+# Text for the rows that each reason left out.
 SYNTHETIC = "synthetic"
 LEFT_OUT = {
     "contradict": "left_contradict",
@@ -169,19 +172,19 @@ LEFT_OUT = {
 }
 
 
-# Of a sentence on any rows, on rows of a figure that explain one another, on those of its first
-# panel, and on rows of which each is held against one other.
+# Reasons for a sentence on any rows, on rows that only make sense together, on rows of the first
+# panel, and on rows that are each compared with one other.
 USUAL = ("contradict", "doubtful", "unsure", "recorded", "synthetic", "elsewhere")
 TOGETHER = ("contradict", "recorded", "elsewhere")
 FIRST_PANEL = ("contradict", "doubtful", "unsure", "recorded", "synthetic", "below")
 BESIDE_ONE = ("contradict", "doubtful", "unsure", "recorded", "elsewhere")
 FIRST_SCREEN = ("uncounted", "emulated", "doubtful", "synthetic")
-BUSY = 90  # percent of the time, from which a run's low MFU surprises
+BUSY = 90  # % utilization from which a low MFU is surprising
 
 
 def select(rows: pd.DataFrame, reasons: Iterable[str] = USUAL) -> Selection:
-    """Rows that a sentence tells: sound before contradictory, claims that hold before those that
-    could turn, own before recorded, real models before synthetic loads, and of one machine."""
+    """Selects the rows that a sentence is about. Applies each reason in turn, unless it would leave
+    out all rows."""
     selected = rows
     left_out = {}
     for reason in reasons:
@@ -193,13 +196,13 @@ def select(rows: pd.DataFrame, reasons: Iterable[str] = USUAL) -> Selection:
 
 
 def pick(rows: pd.DataFrame, *reasons: str) -> pd.DataFrame:
-    """Rows that a figure draws: those that no reason leaves out, each where it leaves any over."""
+    """Returns the rows that a figure draws: `select` without the counts."""
     return select(rows, reasons).told
 
 
 def largest(rows: pd.DataFrame, keys: Sequence[str], counted: str = "") -> pd.DataFrame:
-    """The largest group of rows alike in `keys`: by its rows, or by its distinct values of the
-    column `counted`."""
+    """Returns the largest group of rows with equal `keys`, by its number of rows, or of distinct
+    values of the column `counted`."""
     if rows.empty:
         return rows
     columns = list(keys)
@@ -210,27 +213,22 @@ def largest(rows: pd.DataFrame, keys: Sequence[str], counted: str = "") -> pd.Da
 
 
 def of_module(module: ModuleType, rows: pd.DataFrame) -> Selection:
-    """Selection of a figure, for the reasons that apply to it."""
+    """Selects the rows of a figure's sentence, by the reasons that apply to the figure."""
     return select(rows, reasons_of(module))
 
 
 def reasons_of(module: ModuleType) -> Sequence[str]:
-    """Reasons that apply to a figure: those that its module names, if it names any, as one that
-    compares machines or loads leaves some away. Where each mark's claim stands alone, an unsure row
-    whose claim holds is told too."""
+    """Reasons that apply to a figure: its module's `REASONS`, or the usual ones. If each mark's
+    claim stands alone, unsure rows are not left out."""
     reasons: Sequence[str] = getattr(module, "REASONS", USUAL)
     if hasattr(module, "CLAIM") and not claims.compares(module):
-        found = []
-        for reason in reasons:
-            if reason != "unsure":
-                found.append(reason)
-        return found
+        return [reason for reason in reasons if reason != "unsure"]
     return reasons
 
 
 def first_run(rows: pd.DataFrame) -> pd.Series:
-    """The run that the first screen is about: of lowest MFU, of a model that people have before a
-    synthetic load, multiplying and busy, where there is any."""
+    """Returns the run that the first screen is about: the lowest MFU. Real models, steps with
+    matmuls and busy devices are preferred."""
     selected = select(rows, FIRST_SCREEN).told
     selected = frames.preferred(selected, ~(selected["matmul_percent"] < frames.MATMULS))
     selected = frames.preferred(selected, selected["utilization_percent"] >= BUSY)
@@ -238,8 +236,8 @@ def first_run(rows: pd.DataFrame) -> pd.Series:
 
 
 def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
-    """The runs of highest MFU on the first run's machine, trusted ones before others: one, or with
-    those of other models that could be higher, the highest first."""
+    """Returns the run of highest MFU on the first run's machine, then runs of other models that
+    could be higher. Trusted runs are preferred."""
     selected = select(rows, FIRST_SCREEN).told
     here = selected[selected["machine"] == first["machine"]]
     here = frames.preferred(here, ~trust.unsure(here))
@@ -252,8 +250,8 @@ def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
 
 
 def left_out_words(selection: Selection, text: Texts) -> str:
-    """Sentences on the rows that a figure draws and its sentence leaves out, but for those of
-    synthetic loads, which the figure's sentence tells itself."""
+    """Sentences on rows that a figure draws but its sentence leaves out. Synthetic loads are
+    omitted, as the figure mentions them itself."""
     sentences = []
     for reason, count in selection.left_out.items():
         if reason != SYNTHETIC:
@@ -262,8 +260,7 @@ def left_out_words(selection: Selection, text: Texts) -> str:
 
 
 def synthetic_words(selection: Selection, text: Texts) -> list[str]:
-    """Sentence on the rows of synthetic loads that a figure draws beside what is told; none without
-    any."""
+    """Sentence on synthetic loads that a figure draws in addition; empty if there are none."""
     count = selection.left_out.get(SYNTHETIC)
     if count:
         return [text(LEFT_OUT[SYNTHETIC], count=count)]
@@ -271,8 +268,7 @@ def synthetic_words(selection: Selection, text: Texts) -> list[str]:
 
 
 def unranked_words(sound: pd.Series, text: Texts) -> list[str]:
-    """Sentence on rows that are not sound: how many are not ranked, or that none is sound; none where
-    all are."""
+    """Sentence on how many rows are not sound and so not ranked; empty if all are sound."""
     if sound.all():
         return []
     if not sound.any():
@@ -281,14 +277,14 @@ def unranked_words(sound: pd.Series, text: Texts) -> list[str]:
 
 
 def drawable(module: ModuleType, tables: frames.Tables) -> pd.DataFrame:
-    """Rows of a figure on the machines that get a panel; none where they do not make a figure. A
-    machine of which no claim holds gets no panel beside one of which some does."""
+    """Returns the rows of a figure, on the machines that get a panel; empty if they are too few.
+    Machines with only doubtful rows get no panel if another has sound ones."""
     rows = module.rows(tables)
     if rows.empty:
         return rows
     rows = claims.turns(module, rows)
     if is_first_sweep(tables):
-        rows = _of_own_alone(module, rows)
+        rows = _own_if_enough(module, rows)
     if {"machine", "recorded"} <= set(rows):
         sound = rows.loc[~trust.doubtful(rows), "machine"]
         rows = frames.preferred(rows, rows["machine"].isin(sound))
@@ -299,9 +295,9 @@ def drawable(module: ModuleType, tables: frames.Tables) -> pd.DataFrame:
     return rows.iloc[:0]
 
 
-def _of_own_alone(module: ModuleType, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that were measured here, where they make a figure: on a first page recorded machines
-    would hide them."""
+def _own_if_enough(module: ModuleType, rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns only the rows measured here if they make a figure, so that recorded machines do not
+    hide them on a first page."""
     own = rows[~_is_recorded(rows)]
     if len(own) and is_worth(module, own):
         return own
@@ -309,7 +305,7 @@ def _of_own_alone(module: ModuleType, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_worth(module: ModuleType, rows: pd.DataFrame) -> bool:
-    """True if a figure of these rows says something: enough of them, not all doubtful."""
+    """True if a figure of these rows is worth drawing: enough rows, not all doubtful."""
     if module.TOPIC == HEADLINE:
         return True
     if len(rows) < getattr(module, "FEWEST", FEWEST):
@@ -318,27 +314,22 @@ def is_worth(module: ModuleType, rows: pd.DataFrame) -> bool:
 
 
 def of_page(rows: Mapping[str, pd.DataFrame], tables: frames.Tables) -> list[str]:
-    """Names of a page's figures, of those with `rows`. A first sweep's page shows at most
-    MOST_FIGURES, all of this machine; another page shows all."""
+    """Returns the names of a page's figures, out of those with `rows`. A first sweep's page has at
+    most MOST_FIGURES, about this machine; others have all."""
     if not is_first_sweep(tables):
         return list(rows)
     own = set()
     for name, drawn in rows.items():
         if not _is_recorded(drawn).all():
             own.add(name)
-    for name in rows:
-        if name == FIRST_FIGURES[0]:
-            own.add(name)
+    if FIRST_FIGURES[0] in rows:
+        own.add(FIRST_FIGURES[0])
     first = [name for name in FIRST_FIGURES if name in own][:MOST_FIGURES]
-    found = []
-    for name in rows:
-        if name in first:
-            found.append(name)
-    return found
+    return [name for name in rows if name in first]
 
 
 def is_first_sweep(tables: frames.Tables) -> bool:
-    """True if nothing but a first sweep was measured on this machine."""
+    """True if only a first sweep was measured on this machine."""
     measured: set[str] = set()
     for name in trust.STEPS:
         if name in tables:

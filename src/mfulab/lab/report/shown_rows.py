@@ -1,4 +1,4 @@
-"""Choice of the rows that stand for all of a very long table, by a few of its columns."""
+"""Chooses representative rows of a very long table, from a few of its columns."""
 
 import re
 from collections import Counter
@@ -11,25 +11,24 @@ import pandas as pd
 from mfulab.core.parts import Record
 from mfulab.core.said import Said
 
-SHOWN = 20_000  # rows of a table; of more, some stand for all
-KEYS = ("hardware", "recorded", "run", "status", "time_s")  # columns that tell which rows
+SHOWN = 20_000  # rows of a table, above which only representative ones are shown
+KEYS = ("hardware", "recorded", "run", "status", "time_s")  # columns that the choice needs
 ALIKE = ("hardware", "recorded", "status")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Rows of a table that are shown: true for each of them; and by which rule, with its
-    numbers."""
+    """Mask of the rows of a table that are shown, and the rule by which they were chosen."""
 
     rows: pd.Series
     rule: Said
 
 
 def choose(keys: pd.DataFrame, columns: Iterable[str], file: str, shown: int) -> Choice | None:
-    """Rows that stand for all of a table with these `columns`; None if all are shown. Of more than
-    `shown` rows: of those alike but for axes that no column shows, the one of median time; the axes
-    of the most values are merged first. Where such axes do not suffice: `shown` rows, spread evenly
-    over all times. `keys` are the columns KEYS of the table."""
+    """Chooses at most about `shown` rows of a table with these `columns`; None if all are shown.
+    Rows that differ only in axes without a column are grouped, and the one of median time
+    represents its group. Axes with the most values are merged first. If that does not suffice, rows
+    are spread evenly over all times. `keys` are the table's columns KEYS."""
     if len(keys) <= shown or "time_s" not in keys:
         return None
     numbers: Record = {"file": file, "all": len(keys)}
@@ -51,7 +50,7 @@ def choose(keys: pd.DataFrame, columns: Iterable[str], file: str, shown: int) ->
 
 
 def _axes(names: Iterable[str]) -> list[str]:
-    """Axes of runs that have two values or more, those of the most values first."""
+    """Axes of the runs' names with two or more values, most values first."""
     parts = set[str]()
     for name in names:
         parts.update(name.split(","))
@@ -64,19 +63,19 @@ def _axes(names: Iterable[str]) -> list[str]:
 
 
 def _of_median_time(time_s: pd.Series, alike: list[pd.Series]) -> pd.Series:
-    """True for the row of median time of each group; missing times are the longest."""
+    """True for the row of median time in each group; missing times count as longest."""
     rank = time_s.groupby(alike).rank(method="first", na_option="bottom")
     middle = (rank.groupby(alike).transform("size") + 1) // 2
     return rank == middle
 
 
 def _evenly_in_time(keys: pd.DataFrame, shown: int) -> pd.Series:
-    """True for some `shown` rows: of each machine and status as large a share, from the shortest to
-    the longest time."""
+    """True for about `shown` rows: an equal share of each machine and status, evenly from the
+    shortest to the longest time."""
     rows = pd.Series(False, keys.index)
     for _, times in keys.groupby(list(ALIKE))["time_s"]:
         count = max(2, len(times) * shown // len(keys))
         ordered = times.sort_values(kind="stable").index
-        places = np.linspace(0, len(times) - 1, count).round().astype(int)
-        rows[ordered[np.unique(places)]] = True
+        positions = np.linspace(0, len(times) - 1, count).round().astype(int)
+        rows[ordered[np.unique(positions)]] = True
     return rows

@@ -1,5 +1,5 @@
-"""The figures of one text of the seminar as slides: 16:9, a PNG each and a PDF of all, a folder a
-device, each with its answer in at most three lines."""
+"""Draws the figures of one text of the seminar as slides, in a folder for each device. Each is a
+16:9 PNG with its answer in at most three lines; a PDF holds all."""
 
 import re
 from collections.abc import Collection
@@ -20,24 +20,24 @@ PIXELS = 1920
 WIDTH, HEIGHT = style.SIZE  # inches of a slide
 LETTERS = 98  # Latin letters of a line of the sentence
 LINES = 3
-FURTHER_LINES = 2  # within which a second sentence may follow
-SENTENCE = 13  # points
+FURTHER_LINES = 2  # lines that a sentence may fill together with those before it
+SENTENCE = 13  # font size in points
 DECK = "slides.pdf"  # all slides of a device, a page each
 MISSING = "not_drawn.txt"  # figures without rows or answer, and why
 FEWEST = 2  # rows that a figure compares
-UNTOLD = ("contradict", "doubtful")  # reasons of `selection` for which a slide leaves rows out
-# A text's own models, which its slides show where they were measured.
+UNSOUND = ("contradict", "doubtful")  # reasons of `selection` for which slides leave rows out
+# Models of each text, which its slides prefer to others.
 PLAIN_AND_CHEAPER = ("plain", "pooled", "repeatedly_pooled", "separable", "pruned")
 OWN_MODELS = {
     "lab": ["simple_cnn"],
     "optimise": [f"{kind}_cnn" for kind in PLAIN_AND_CHEAPER],
 }
-OF_NO_DEVICE = ("flops", "counters", "formats", "published")  # tables
+WITHOUT_DEVICE = ("flops", "counters", "formats", "published")  # tables
 
 
 def chosen(listed: Path, which: str) -> dict[str, str]:
-    """Figures that a text's topics name or are shown by, in their order, each with why it may have
-    no rows: what its first topic says."""
+    """Returns the figures named by a text's topics, in order. Each value is the reason why it may
+    have no rows, from its first topic."""
     items = topics.read(listed)
     texts = dict.fromkeys(item.text.lower() for item in items)
     if which not in texts:
@@ -56,9 +56,8 @@ def chosen(listed: Path, which: str) -> dict[str, str]:
 
 
 def save(which: str, topics: Path, tables: Path, out: Path, language: str) -> None:
-    """Writes `DEVICE/01_NAME.png` and so on, and `DEVICE/slides.pdf`, into `out`: of each GPU with
-    rows, and of each CPU what no GPU has. Raises ConfigurationError for a text that `topics` does
-    not have."""
+    """Writes `DEVICE/01_NAME.png` and so on, and `DEVICE/slides.pdf`, to `out`. CPUs get only what
+    no GPU has. Raises ConfigurationError for a text that `topics` does not have."""
     names = chosen(topics, which)
     read = trust.judged(frames.read(tables)[0])
     own_models = OWN_MODELS.get(which, [])
@@ -69,13 +68,13 @@ def save(which: str, topics: Path, tables: Path, out: Path, language: str) -> No
         shown = _draw(names, only(read, device), own_models, out / device, language)
         drawn.update(shown)
         with_own_models.update(name for name, is_own in shown.items() if is_own)
-    left = leave_out(names, with_own_models)
+    remaining = leave_out(names, with_own_models)
     for device in cpus:
-        _draw(left, only(read, device), own_models, out / device, language, drawn)
+        _draw(remaining, only(read, device), own_models, out / device, language, drawn)
 
 
 def shown_devices(tables: frames.Tables) -> tuple[list[str], list[str]]:
-    """GPUs and CPUs that have steps or matmuls; each gets a folder."""
+    """Returns the GPUs and the CPUs with steps or matmuls. Each gets a folder."""
     measured: set[str] = set()
     for table in ("profile", "matmul"):
         measured |= set(tables[table]["hardware"])
@@ -86,17 +85,17 @@ def shown_devices(tables: frames.Tables) -> tuple[list[str], list[str]]:
 
 
 def only(tables: frames.Tables, device: str) -> frames.Tables:
-    """Rows of one device, and those of no device."""
+    """Returns the rows of one device, and all rows of tables without devices."""
     kept = {}
     for name, rows in tables.items():
-        if "hardware" in rows and name not in OF_NO_DEVICE:
+        if "hardware" in rows and name not in WITHOUT_DEVICE:
             rows = rows[rows["hardware"] == device]
         kept[name] = rows
     return kept
 
 
 def of_models(tables: frames.Tables, models: Collection[str]) -> frames.Tables:
-    """Rows of some models in the tables that have any of them; the other tables whole."""
+    """Keeps only rows of the given models in each table that has any; other tables stay whole."""
     kept = {}
     for name, rows in tables.items():
         if has_model(rows, models):
@@ -113,16 +112,15 @@ def has_model(rows: DataFrame, models: Collection[str]) -> bool:
 def rows_of(
     module: ModuleType, tables: frames.Tables, own_models: Collection[str] = ()
 ) -> DataFrame:
-    """Rows that a figure shows on a slide: of the text's own models where these make a figure, and
-    without doubtful ones where others are left; none if all are of loads, unless it is about
-    loads."""
+    """Returns the rows that a figure shows on a slide. The text's own models are preferred, and
+    rows without doubt. Empty if only synthetic loads are left, unless the figure is about them."""
     rows = selection.drawable(module, of_models(tables, own_models))
     if len(rows) < FEWEST:
         rows = selection.drawable(module, tables)
     reasons = selection.reasons_of(module)
     if "synthetic" in reasons and len(rows) and selection.is_synthetic(rows).all():
         return rows.iloc[:0]
-    sound = selection.select(rows, [reason for reason in UNTOLD if reason in reasons]).told
+    sound = selection.select(rows, [reason for reason in UNSOUND if reason in reasons]).told
     if len(sound) >= FEWEST:
         return sound
     return rows
@@ -136,8 +134,9 @@ def _draw(
     language: str,
     known: Collection[str] = (),
 ) -> dict[str, bool]:
-    """Draws what one device has rows of; of figures that are `known` from others those of own
-    models. Gives each one drawn, and whether it shows own models."""
+    """Draws the figures for which one device has rows. Figures already `known` from other devices
+    are drawn only for the text's own models. Returns the figures drawn, and whether each shows own
+    models."""
     out.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, bool] = {}
     missing = []
@@ -151,18 +150,19 @@ def _draw(
                 missing.append(f"{name}: {reason or 'no two rows of this device to compare'}\n")
                 continue
             made = figures.render(name, tables, language, rows, for_slide=True)
-            if made is None or not (words := sentence(made.finding)):
+            answer = sentence(made.finding) if made else ""
+            if made is None or not answer:
                 missing.append(f"{name}: no answer\n")
                 continue
             drawn[name] = is_own
-            write(made, words, out / f"{len(drawn):02}_{name}.png", deck)
+            write(made, answer, out / f"{len(drawn):02}_{name}.png", deck)
     write_text(out / MISSING, "".join(missing))
     return drawn
 
 
 def sentence(finding: str) -> str:
-    """A finding's first sentence in lines, and those after it that fit beside it; the first one,
-    cut, where it is too long alone."""
+    """Wraps a finding for a slide: its first sentence, and further ones that fit. A first sentence
+    that is too long is cut."""
     if not finding:
         return ""
     kept = ""
@@ -178,16 +178,16 @@ def sentence(finding: str) -> str:
     return "\n".join(lines).rstrip(" ,;:") + " …"
 
 
-def write(drawn: figures.Drawn, words: str, path: Path, deck: PdfPages) -> None:
-    """Writes a slide as PNG, 1920 × 1080, and as a page of the PDF."""
+def write(drawn: figures.Drawn, answer: str, path: Path, deck: PdfPages) -> None:
+    """Writes a slide as a PNG of 1920 × 1080 pixels, and as a page of the PDF."""
     figure = drawn.figure
     height = figure.get_figheight()
     provenance = next(text for text in figure.texts if text.get_gid() == "provenance")
     provenance.set_visible(False)
     page = Bbox.from_bounds(0, height - HEIGHT, WIDTH, HEIGHT)
     with style.theme():
-        place = {"ha": "left", "va": "top", "fontsize": SENTENCE, "parse_math": False}
-        figure.text(0.015, 0.0, words, **place)
-        look = {"bbox_inches": page, "dpi": PIXELS / WIDTH}
-        figure.savefig(path, **look, metadata={"Software": None})
-        deck.savefig(figure, **look)
+        style_of_text = {"ha": "left", "va": "top", "fontsize": SENTENCE, "parse_math": False}
+        figure.text(0.015, 0.0, answer, **style_of_text)
+        options = {"bbox_inches": page, "dpi": PIXELS / WIDTH}
+        figure.savefig(path, **options, metadata={"Software": None})
+        deck.savefig(figure, **options)

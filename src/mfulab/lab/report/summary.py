@@ -21,16 +21,17 @@ from mfulab.lab.tables.answers import answer_of
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
 from mfulab.mfu.three_lines import ThreeLines
 
-# Columns, by their text, and the characters that a narrow terminal leaves them.
+# Key of each numeric column, and its width in a narrow terminal.
 NUMBERS = {"time": 8, "speed": 6, "mfu": 6, "utilization": 11}
-LONG = 40  # characters of a name
+LONG = 40  # characters of a name, above which common words are split off
 MOST = 40  # rows; a longer sweep shows its last ones and points to the page
 
 
 def table(
     profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120, language: str = "en"
 ) -> Table:
-    """Rows of this machine in `width` characters; a row without a time says why in its place."""
+    """Table of this machine's rows, `width` characters wide. A row without a time shows its status
+    instead."""
     text = Texts(language, "summary")
     own = [rows[~rows["recorded"]].tail(MOST) for rows in (profile, matmul)]
     names, shared = _names([*own[0]["run"], *own[1]["run"]])
@@ -53,8 +54,8 @@ def table(
 
 
 def _names(runs: Sequence[str]) -> tuple[list[str], str]:
-    """Short names of runs, and the words that all of them share, which stand apart where names are
-    long."""
+    """Returns short names of runs, and the words common to all of them, which are split off if
+    names are long."""
     names = [short(run).split() for run in runs]
     long = len(names) > 1 and max(len(" ".join(words)) for words in names) > LONG
     shared = []
@@ -62,22 +63,22 @@ def _names(runs: Sequence[str]) -> tuple[list[str], str]:
         for word in names[0]:
             if all(word in words for words in names):
                 shared.append(word)
-    return [" ".join(word for word in words if word not in shared) for words in names], " ".join(
-        shared
-    )
+    shortened = []
+    for words in names:
+        shortened.append(" ".join(word for word in words if word not in shared))
+    return shortened, " ".join(shared)
 
 
 def wrapped(words: str, width: int) -> str:
-    """The words in lines of `width` characters, none of which ends between a number and its
-    unit."""
+    """Wraps a text to `width` characters without separating a number from its unit."""
     bound = re.sub(r"(?<=\d) (?=\S)", "\N{NO-BREAK SPACE}", words)
     lines = textwrap.fill(bound, width, break_long_words=False, break_on_hyphens=False)
     return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def left_out(tables: Path) -> int:
-    """Number of measured runs that the tables do not show, as after `snakemake rows`, which writes
-    none."""
+    """Number of measured runs newer than the tables, as after `snakemake rows`, which writes no
+    tables."""
     written = tables / "profile.csv"
     since = 0.0
     if written.exists():
@@ -90,8 +91,8 @@ def left_out(tables: Path) -> int:
 
 
 def _first_screen(tables: frames.Tables, language: str) -> list[str]:
-    """Lines of the page's first screen: finding, because, try, and the command that tries it; of
-    recorded machines where nothing was measured here, and empty where no run has both MFU and
+    """Lines of the page's first screen: finding, because, try, and the command to try. If nothing
+    was measured here, they are about recorded machines. Empty if no run has both MFU and
     utilization."""
     from mfulab.lab.report.figures import mfu_versus_utilization
     from mfulab.lab.report.page import why
@@ -112,13 +113,13 @@ def _first_screen(tables: frames.Tables, language: str) -> list[str]:
 
 
 def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> None:
-    """Prints that a GPU was not used, what is doubtful, and the command that measures it again."""
+    """Prints whether a GPU was not used, what is doubtful, and the command to measure it again."""
     text = Texts(language, "summary")
     for line in frames.unused(tables, language):
         words = wrapped(f"{text('no_gpu')} {line}", console.width)
         console.print(Text(words, style="bold yellow"))
-    says, lines, again = trust.summary(tables, language)
-    for line in filter(None, [says, *lines]):
+    headline, lines, again = trust.summary(tables, language)
+    for line in filter(None, [headline, *lines]):
         console.print(Text(wrapped(line, console.width), style="yellow"), soft_wrap=True)
     if again:
         words = text("again", command=in_language(again, language))
@@ -126,7 +127,7 @@ def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> No
 
 
 def _print_json(tables: frames.Tables) -> int:
-    """Prints each row that was measured here with its answer; 1 where there is none."""
+    """Prints each row measured here with its answer; returns 1 if there is none."""
     shown = 0
     for rows in (tables["profile"], tables["matmul"]):
         for row in rows[~rows["recorded"]].to_dict("records"):
@@ -142,11 +143,12 @@ def _print_json(tables: frames.Tables) -> int:
 
 
 def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") -> int:
-    """Prints rows of the folder `tables`, their doubts and the `page`, or JSON lines alone; 1
-    without tables."""
+    """Prints the rows in the folder `tables`, their doubts and the path of the `page`, or only JSON
+    lines. Returns the exit status: 1 without tables."""
     console = Terminal(stderr=as_json)
     text = Texts(language, "summary")
-    if runs := left_out(tables):
+    runs = left_out(tables)
+    if runs:
         if as_json:
             say_json(unanswered("", Said("no_tables", {"runs": runs})).line({}))
         key = "not_shown" if has_workflow() else "not_shown_alone"
@@ -170,6 +172,6 @@ def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") 
             console.print(Text(problem.in_words(language), style="yellow"))
     for line in _first_screen(read, language):
         console.print(Text(line, style="bold"), soft_wrap=True)
-    if page.exists():  # after one figure alone there may be none
+    if page.exists():  # not after drawing a single figure
         console.print(Text(f"\n{page.resolve()}"), soft_wrap=True)
     return 0

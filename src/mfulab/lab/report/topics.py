@@ -1,5 +1,5 @@
-"""The seminar's topics (`docs/seminar.yaml`): what each claims to have, held against recorded rows,
-figures, the notebook's cells and tests."""
+"""Checks the seminar's topics (`docs/seminar.yaml`): whether recorded rows, figures, notebook cells
+and tests support what each claims."""
 
 import re
 from collections import Counter
@@ -24,25 +24,25 @@ from mfulab.measurements.registry import TABLES
 
 SIGNS = {"works": "✓", "gpu": "†", "partly": "partly", "missing": "missing"}
 GROUPS = ("kernel", "model", "workload", "execution")
-# Tables of which a run's name must be in an `ok` row.
+# Tables in whose `ok` rows a topic's names may occur.
 MEASURED = tuple(table for table in TABLES if table not in ("environment", "ceilings"))
 TOPICS = "docs/seminar.yaml"
-LONGEST_KEY = 80  # letters of the place of a mistake
+LONGEST_KEY = 80  # letters of the location of a validation error
 REFERENCE = Path("results/reference")
-TEST = "::"  # within the name of a test: its file, then its function
+TEST = "::"  # between file and function in the name of a test
 STATEMENTS = "statements"  # the notebook's cell that shows the table of printed numbers
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One thing that a text asks to be measured, or a number that it prints."""
+    """A quantity that a text asks to measure, or a number that it prints."""
 
     text: str
     topic: str
-    where: str  # names in code quotes: experiments, models, columns, tables, figures
-    shown: str  # figures, ids of the notebook's cells, and tests, between spaces
+    where: str  # text with names in backquotes: experiments, models, columns, tables, figures
+    shown: str  # figures, ids of notebook cells and tests, separated by spaces
     state: str  # a key of SIGNS
-    reason: str  # why it is not `works`
+    reason: str  # why the state is not `works`
 
     @property
     def names(self) -> set[str]:
@@ -51,7 +51,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Recorded rows, drawn figures and the notebook's cells."""
+    """Evidence for topics: recorded rows, drawn figures and the notebook's cells."""
 
     tables: frames.Tables
     config: Path
@@ -59,7 +59,7 @@ class Evidence:
 
     @cached_property
     def cells(self) -> set[str]:
-        """Ids of the notebook's code cells that show something."""
+        """Ids of the notebook's code cells that have output."""
         cells = parse_json(read_text(self.notebook))["cells"]
         found = set()
         for cell in cells:
@@ -69,14 +69,14 @@ class Evidence:
 
     @cached_property
     def choices(self) -> dict[str, set[str]]:
-        """Values that an item may name, by the column that holds them."""
+        """Values that a topic may name, by the column that holds them."""
         groups = {group: set(keys.choices(self.config, group)) for group in GROUPS}
         experiments = {path.stem for path in (self.config / "experiment").glob("*.yaml")}
         return {"experiment": experiments, **groups}
 
     @cached_property
     def drawn(self) -> set[str]:
-        """Figures that have rows."""
+        """Names of figures that have rows."""
         found = set()
         for name, made in figures.modules().items():
             if len(made.rows(self.tables)):
@@ -85,7 +85,7 @@ class Evidence:
 
     @cached_property
     def recorded(self) -> dict[str, set[str]]:
-        """Names in rows that were measured, by column."""
+        """Names in successfully measured rows, by column."""
         names: dict[str, set[str]] = {column: set() for column in self.choices}
         for table in MEASURED:
             rows = frames.ok(self.tables[table])
@@ -95,27 +95,25 @@ class Evidence:
 
     @property
     def project(self) -> Path:
-        """The folder in which names of tests begin."""
+        """Root folder of the project, to which names of tests are relative."""
         return self.notebook.parents[1]
 
     def is_tested(self, name: str) -> bool:
-        """True if the project has the test, `tests/FILE.py::test_NAME`."""
+        """True if the project has the test `tests/FILE.py::test_NAME`."""
         file, _, function = name.partition(TEST)
         path = self.project / file
         return path.is_file() and f"def {function}(" in read_text(path)
 
     def has_column(self, name: str) -> bool:
-        """True if a table has a value in the column, or a counter of this name."""
-        tables = []
+        """True if a table has a value in the column, or a counter of that name."""
         for rows in self.tables.values():
-            if name in rows:
-                tables.append(rows)
-        is_filled = any(rows[name].replace("", None).notna().any() for rows in tables)
-        return is_filled or name in self.counters
+            if name in rows and rows[name].replace("", None).notna().any():
+                return True
+        return name in self.counters
 
     @cached_property
     def counters(self) -> set[str]:
-        """Names of values that stand in the tables' column `counters`."""
+        """Names of the values in the tables' column `counters`."""
         cells = set[str]()
         for rows in self.tables.values():
             if COUNTERS in rows:
@@ -126,7 +124,7 @@ class Evidence:
         return names
 
     def without_rows(self, topic: Topic) -> set[str]:
-        """Names of an item of which no recording has a row or value."""
+        """Names in a topic for which no recording has a row or value."""
         lacking: set[str] = set()
         for column, known in self.choices.items():
             lacking |= (topic.names & known) - self.recorded[column]
@@ -140,8 +138,9 @@ class Evidence:
         return lacking | (topic.names & set(figures.modules())) - self.drawn
 
     def unproven(self, topic: Topic) -> str:
-        """Reason why ✓ does not hold of an item; empty where it does."""
-        if lacking := sorted(self.without_rows(topic)):
+        """Reason why a topic's ✓ does not hold; empty if it does."""
+        lacking = sorted(self.without_rows(topic))
+        if lacking:
             return f"no recorded row of {', '.join(lacking)}"
         if not topic.shown:
             return "neither a figure nor a cell shows it"
@@ -157,7 +156,7 @@ class Evidence:
 
 
 def read(path: Path) -> list[Topic]:
-    """Each topic of the file, and each number and statement that a text prints, by text."""
+    """Returns each topic of the file, and each number and statement that a text prints, by text."""
     topics = []
     statements = seminar_texts.lines()
     for text, items in _texts(path).items():
@@ -172,7 +171,7 @@ def read(path: Path) -> list[Topic]:
 
 
 class Item(BaseModel, extra="forbid"):
-    """One topic as its file has it."""
+    """One topic as written in the file."""
 
     topic: str
     where: str
@@ -184,7 +183,8 @@ _TEXTS = TypeAdapter(dict[str, list[Item]])
 
 
 def _texts(path: Path) -> dict[str, list[Item]]:
-    """Items of each text. Raises ConfigurationError for a file that holds none, or is absent."""
+    """Reads the topics of each text. Raises ConfigurationError if the file is missing or
+    invalid."""
     if str(path) == TOPICS and not path.exists():
         raise only_in_checkout(path)
     try:
@@ -202,29 +202,31 @@ def _texts(path: Path) -> dict[str, list[Item]]:
 
 
 def counted(topics: list[Topic]) -> str:
-    """Sentence with the number of items of each state."""
+    """Sentence with the number of items in each state."""
     states = Counter(topic.state for topic in topics)
     counts = ", ".join(f"{sign} {states[state]}" for state, sign in SIGNS.items())
     return f"Of {len(topics)} items: {counts}."
 
 
 def recorded() -> frames.Tables:
-    """Tables of the recordings that the project ships."""
+    """Tables of the recordings that are part of the project."""
     with scratch() as folder:
         build.write(build.collect(reference=REFERENCE), Path(folder))
         return frames.read(Path(folder))[0]
 
 
 def show(topics: Path, tables: Path | None, config: Path, notebook: Path, as_json: bool) -> int:
-    """Prints the count of each state, and items whose ✓ does not hold in `tables`, or in the
-    recordings; returns 1 if there is one."""
+    """Prints the number of items in each state, and items whose ✓ does not hold in `tables`, by
+    default the recordings. Returns 1 if there are any."""
     read_topics = read(topics)
     rows = recorded() if tables is None else frames.read(tables)[0]
     evidence = Evidence(rows, config, notebook.resolve())
     faults = {}
     for topic in read_topics:
-        if topic.state == "works" and (fault := evidence.unproven(topic)):
-            faults[topic.topic] = fault
+        if topic.state == "works":
+            fault = evidence.unproven(topic)
+            if fault:
+                faults[topic.topic] = fault
     if as_json:
         states = Counter(topic.state for topic in read_topics)
         doubt: dict[str, Numbers] = {name: {"because": fault} for name, fault in faults.items()}

@@ -1,5 +1,5 @@
-"""Doubts about measured rows, their precision and their duty cycle; for the page, the terminal and
-the figures."""
+"""Doubts about measured rows, the precision of their times, and their duty cycle. Used by the page,
+the terminal and the figures."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,18 +18,18 @@ from mfulab.lab.tables import consistency
 from mfulab.measurements.registry import TABLES
 from mfulab.timing.probe import OTHERS
 
-ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
-FAR = 5.0  # % of the computed peak: a measured ceiling below it is no ceiling of the device
-FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
-PAUSE_S = 60.0  # a longer gap between two runs is the user's pause, not a cost of the sweep
-VAGUEST = 100  # a factor beyond which no number is told: a time is unknown then
-CLOCK_S = 1.0  # starts are told in whole seconds
-# Column, and factor by which a doubtful time may be off besides its interval: a process counts as
-# slow from 1.3 on. What contradicts itself may be off by any.
+ABOVE = 105.0  # % of a measured ceiling: more than two measurements of it may differ
+FAR = 5.0  # % of the computed peak, below which a measured ceiling cannot be right
+FALLING = 0.9  # ratio of step times to a smaller batch's, beyond noise
+PAUSE_S = 60.0  # a longer gap between runs is the user's pause, not part of the sweep
+VAGUEST = 100  # factor of uncertainty above which no number is given
+CLOCK_S = 1.0  # resolution of starts
+# Column with the factor by which a time may be off in addition to its interval: OFF if doubtful
+# (processes count as slow from 1.3), infinite if it contradicts other values.
 REACH = "reach"
-DOUBTS = "doubts"  # column: a bit a reason
 OFF = 1.5
-STEP = ["hardware", "recorded", "run"]  # without its batch size
+DOUBTS = "doubts"  # column with one bit for each reason
+STEP = ["hardware", "recorded", "run"]  # identify a step, if `run` lacks the batch size
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
 # Reasons, by their keys in section `trust`.
@@ -38,40 +38,37 @@ WORDS = (
     *("unsteady", "above_peak", "falling"),
     *("phases", "part", "update", "end_to_end", "rungs", "levels"),  # of tables/consistency
 )
-DISTURBING = WORDS[
-    :5
-]  # flags of a verdict: the device did something else meanwhile, or not what it can
+# Flags of a verdict: the device did other work meanwhile, or was slowed down.
+DISTURBING = WORDS[:5]
 
 
 class Doubt(NamedTuple):
-    """Runs that are doubtful for one reason, by its key in section `trust`, or a ceiling; with the
-    steps to repeat."""
+    """A reason for doubt, by its key in section `trust`, or a doubtful ceiling, by its name. Holds
+    the runs concerned and the steps to repeat."""
 
     key: str
     runs: tuple[str, ...]
     steps: tuple[str, ...] = ("ceilings",)
-    worst: float = 0.0  # percent of the ceiling
-    machine: str = ""  # of a ceiling, where several machines have one
+    worst: float = 0.0  # for a ceiling: largest % of it that a run reached
+    machine: str = ""  # for a ceiling, if several machines have one
     is_far: bool = False  # a ceiling far below the computed peak
 
 
 class Marks(NamedTuple):
-    """Marks of a page's figures: all, and those that are hollow, since what they claim could
-    turn."""
+    """Number of hollow marks in a page's figures, whose claim could be false, and of all marks."""
 
     hollow: int
     total: int
 
 
 def judged(tables: frames.Tables) -> frames.Tables:
-    """The tables with the columns of `with_doubts`, so that nothing has to judge their rows
-    again."""
+    """Adds the columns of `with_doubts` to all tables, so that they are computed only once."""
     return {name: with_doubts(table) if name in TABLES else table for name, table in tables.items()}
 
 
 def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with columns `doubtful`, `impossible`, `doubts` and `reach`, if they are not judged
-    yet; `doubts` has a bit a reason, by its place in WORDS."""
+    """Adds the columns `doubtful`, `impossible`, `doubts` and `reach`, unless they are there.
+    `doubts` has one bit for each reason, by its index in WORDS."""
     if "doubtful" in rows:
         return rows
     failed = consistency.failed(rows)
@@ -85,29 +82,29 @@ def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
-    """True for each row measured on a disturbed machine or not to an end, and in a figure only
-    where its mark's claim could turn; wide intervals are no doubt."""
+    """True for rows measured on a disturbed machine or without reaching a steady state. In a
+    figure, only for rows whose claim could be false. Wide intervals are no doubt."""
     return with_doubts(rows)["doubtful"]
 
 
 def unsure(rows: pd.DataFrame) -> pd.Series:
-    """True for each row that has a reason for doubt, whatever is claimed of it."""
+    """True for rows with any reason for doubt, even if their claim holds."""
     if "doubts" in rows:
         return rows["doubts"] > 0
     return doubtful(rows)
 
 
 def impossible(rows: pd.DataFrame) -> pd.Series:
-    """True for each row whose columns, or those of its neighbours, cannot all be right."""
+    """True for rows whose values contradict each other or those of related rows."""
     if "impossible" in rows:
         return rows["impossible"]
     return consistency.any_failed(rows)
 
 
 def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.Series]:
-    """For each reason a flag a row; `failed` are those of `consistency`."""
+    """Mask of rows for each reason. `failed` holds those of `consistency.failed`."""
     ok = rows.get("status", pd.Series("ok", rows.index)) == "ok"
-    timed = ok & rows.get("replicates", ok).notna()  # not what was read from a trace
+    timed = ok & rows.get("replicates", ok).notna()  # not those read from a trace
     flags = rows.get("verdict_flags", pd.Series("", rows.index))
     keys = {}
     for cell in flags.unique():
@@ -115,7 +112,7 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
             keys[cell] = verdicts.keys(cell)
     masks = dict[str, pd.Series]()
     for key in DISTURBING:
-        masks[key] = ok & flags.isin([cell for cell, held in keys.items() if key in held])
+        masks[key] = ok & flags.isin([cell for cell in keys if key in keys[cell]])
     if "verdict_flags" not in rows and "other_processes_percent" in rows:
         masks["beside"] = ok & (rows["other_processes_percent"] >= 100 * OTHERS)
     if "steady" in rows:
@@ -128,8 +125,8 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
 
 
 def doubts(tables: frames.Tables) -> list[Doubt]:
-    """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before
-    all."""
+    """Returns the reasons to doubt what was measured here: impossible ceilings first, then the most
+    frequent."""
     tried = {
         STEPS[table]: with_doubts(rows)[["run", "doubts"]] for table, rows in _own(tables).items()
     }
@@ -145,25 +142,20 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
         )
         of_steps.append(Doubt(key, (*here["run"],), (*here["step"].unique(),)))
     of_steps.sort(key=lambda doubt: -len(doubt.runs))
-    # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
-    # A quick search is made to be passed.
+    # Formats in which a run of the sweep exceeded the ceiling that was measured before. Ceilings of
+    # a quick search may be exceeded.
     rows = frames.ok(frames.own(tables["ceilings"]), "swept_tflop_s")
     rows = rows[~rows["run"].str.contains("search=quick", regex=False)]
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
     rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
-    low = rows[rows["share"] > ABOVE].drop_duplicates(["ceiling", "machine"]).itertuples()
-    return [
-        *_far_ceilings(tables["ceilings"]),
-        *(
-            Doubt(row.ceiling, (row.raised_by,), worst=row.share, machine=row.machine)
-            for row in low
-        ),
-        *of_steps,
-    ]
+    found = _far_ceilings(tables["ceilings"])
+    for row in rows[rows["share"] > ABOVE].drop_duplicates(["ceiling", "machine"]).itertuples():
+        found.append(Doubt(row.ceiling, (row.raised_by,), worst=row.share, machine=row.machine))
+    return found + of_steps
 
 
 def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
-    """Measured ceilings of this machine that are below FAR percent of the computed peak."""
+    """Measured ceilings of this machine below FAR % of the computed peak."""
     if "computed_tflop_s" not in ceilings or "emulated" not in ceilings:
         return []
     rows = frames.ok(frames.own(ceilings), "measured_tflop_s", "computed_tflop_s")
@@ -176,18 +168,17 @@ def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
 
 
 def _own(tables: frames.Tables) -> frames.Tables:
-    """Steps and matmuls that were measured here, or the recorded ones where neither was."""
+    """Steps and matmuls measured here, or all recorded ones if there are none."""
     rows = pick_all(tables, STEPS)
     is_here = any((~table["recorded"]).any() for table in rows.values())
-    return {
-        name: frames.those(table, ~table["recorded"]) if is_here else table
-        for name, table in rows.items()
-    }
+    if not is_here:
+        return rows
+    return {name: frames.those(table, ~table["recorded"]) for name, table in rows.items()}
 
 
 def marks(tables: frames.Tables, drawn: Iterable[pd.DataFrame]) -> Marks:
-    """Marks of the rows that figures draw: of those measured here, or of recorded ones where nothing
-    was."""
+    """Counts the marks in `drawn`, the rows of figures: of rows measured here, or of recorded ones
+    if there are none."""
     is_here = not all(rows["recorded"].all() for rows in _own(tables).values())
     hollow = total = 0
     for rows in drawn:
@@ -200,39 +191,40 @@ def marks(tables: frames.Tables, drawn: Iterable[pd.DataFrame]) -> Marks:
 
 
 def falling(rows: pd.DataFrame) -> pd.Series:
-    """True for a step that takes less time than the same step of a smaller batch, though more is to
-    be done."""
+    """True for a step that takes less time than the same step at a smaller batch, though it does
+    more."""
     timed = _by_batch(rows)
     longest = timed.groupby([*STEP, "batch_size"])["time_s"].max().groupby(STEP).cummax()
-    smaller = _of_batch(longest.groupby(STEP).shift(), timed)
+    smaller = _time_at_batch(longest.groupby(STEP).shift(), timed)
     return (timed["time_s"] < FALLING * smaller).reindex(rows.index, fill_value=False)
 
 
 def overtaken(rows: pd.DataFrame) -> pd.Series:
-    """True for a step that takes more time than the same step of a larger batch: what disturbs a
-    step makes it longer."""
+    """True for a step that takes more time than the same step at a larger batch, so that something
+    must have slowed it down."""
     timed = _by_batch(rows)
     shortest = timed.groupby([*STEP, "batch_size"])["time_s"].min()[::-1].groupby(STEP).cummin()
-    larger = _of_batch(shortest.groupby(STEP).shift(), timed)
+    larger = _time_at_batch(shortest.groupby(STEP).shift(), timed)
     return (FALLING * timed["time_s"] > larger).reindex(rows.index, fill_value=False)
 
 
 def _by_batch(rows: pd.DataFrame) -> pd.DataFrame:
-    """Timed steps of a batch size, whose `run` names them without it."""
+    """Timed steps with a batch size, with `run` stripped of it."""
     timed = rows[[*STEP, "time_s", "batch_size"]].dropna(subset=["time_s", "batch_size"])
     return timed.assign(run=timed["run"].str.replace(consistency.BATCH, "", regex=True))
 
 
-def _of_batch(times: pd.Series, timed: pd.DataFrame) -> np.ndarray:
-    """The time of each row's step and batch size."""
+def _time_at_batch(times: pd.Series, timed: pd.DataFrame) -> np.ndarray:
+    """Looks up the time of each row's step and batch size in `times`."""
     return times.reindex(pd.MultiIndex.from_frame(timed[[*STEP, "batch_size"]])).to_numpy()
 
 
 def summary(
     tables: frames.Tables, language: str = "en", marks: Marks | None = None
 ) -> tuple[str, list[str], str]:
-    """(headline, a line a reason, command that measures again); empty texts where nothing is
-    doubtful, and no command where nothing was measured here. `marks` are those of a page."""
+    """Returns (headline, one line for each reason, command to measure again). All are empty if
+    nothing is doubtful; the command also if nothing was measured here. `marks` are those of a
+    page."""
     tables = judged(tables)
     text = Texts(language, "trust")
     reasons = doubts(tables)
@@ -254,15 +246,18 @@ def summary(
     command = ""
     if not rows["recorded"].all():
         command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
-    says = ""
     if timed.any():
-        says = _of_marks(marks, int(timed.sum()), len(timed), text)
-    return says or (text("ceilings_only") if reasons else lines.pop(0)), lines, command
+        headline = _rows_and_marks(marks, int(timed.sum()), len(timed), text)
+    elif reasons:
+        headline = text("ceilings_only")
+    else:
+        headline = lines.pop(0)
+    return headline, lines, command
 
 
-def _of_marks(marks: Marks | None, count: int, total: int, text: Texts) -> str:
-    """Sentence on the rows that give reason for doubt, and what that touches: marks of the page, none
-    of them, or where they are not counted, that hollow ones tell."""
+def _rows_and_marks(marks: Marks | None, count: int, total: int, text: Texts) -> str:
+    """Sentence on the number of doubtful rows, and on how many marks of the page they affect, if
+    `marks` were counted."""
     if marks is None:
         return text("rows_alone", count=count, total=total)
     if marks.hollow:
@@ -272,14 +267,12 @@ def _of_marks(marks: Marks | None, count: int, total: int, text: Texts) -> str:
 
 
 def precision(tables: frames.Tables, language: str = "en") -> str:
-    """Sentences on how precise the times are, and on what the machine cost; empty where nothing was
+    """Sentences on the precision of times and on what the machine cost; empty if nothing was
     measured twice."""
     text = Texts(language, "trust")
     columns = ["precision_percent", "machine_cost_percent"]
     timed = [frames.ok(steps, "time_s") for steps in _own(tables).values()]
-    rows = pd.concat(
-        [steps.reindex(columns=["run", *columns]) for steps in timed]
-    )  # few of many columns
+    rows = pd.concat([steps.reindex(columns=["run", *columns]) for steps in timed])
     interval, cost = (_typical(rows, column) for column in columns)
     known = int(rows["precision_percent"].notna().sum())
     several = ""
@@ -288,7 +281,7 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     sentences = []
     if cost:
         sentences = [text("machine_cost", **cost)]
-    if interval:  # from ±100 % on a factor, as percent would mislead
+    if interval:  # from ±100 %, a factor is given instead, as percent would mislead
         vague = interval["half"] >= 100
         wide = interval["worst"] >= 100
         if vague:
@@ -297,23 +290,25 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
             key = "precision_wide"
         else:
             key = "precision"
-        factor = 1 + interval["half" if vague else "worst"] / 100
-        beyond = str(VAGUEST) if vague else f"> {VAGUEST}"
-        told = significant(factor, 2) if factor < VAGUEST else beyond
-        sentences.insert(0, text(key, **interval, several=several, factor=told))
+        factor = 1 + (interval["half"] if vague else interval["worst"]) / 100
+        shown_factor = str(VAGUEST) if vague else f"> {VAGUEST}"
+        if factor < VAGUEST:
+            shown_factor = significant(factor, 2)
+        sentences.insert(0, text(key, **interval, several=several, factor=shown_factor))
     return " ".join(sentences)
 
 
 def _named(run: str) -> str:
-    """A run as a sentence names it: model or kernel, batch or size, format; its settings stand in
-    the table."""
+    """Name of a run for a sentence: model or kernel, batch or size, and format, without its
+    settings."""
     words = short(run).split()
     plain = [word for word in words if "=" not in word]
     return " ".join(plain or words)
 
 
 def _typical(rows: pd.DataFrame, column: str) -> Record:
-    """The median of a column, its largest value and that run's name; empty without a value."""
+    """Median of a column, its largest value, and the name of that run; empty if there are no
+    values."""
     rows = rows.dropna(subset=[column])
     if rows.empty:
         return {}
@@ -322,7 +317,7 @@ def _typical(rows: pd.DataFrame, column: str) -> Record:
 
 
 def failed(tables: frames.Tables, language: str = "en") -> str:
-    """Sentence on the runs that failed here, with the first one's message; empty without one."""
+    """Sentence on runs that failed here, with the first one's message; empty if none failed."""
     rows = pd.concat([_failed(tables[table])[["run", "message"]] for table in STEPS])
     if rows.empty:
         return ""
@@ -337,7 +332,9 @@ def _failed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(doubt: Doubt, text: Texts) -> str:
-    run = _named(doubt.runs[0]) + (f" ({doubt.machine})" if doubt.machine else "")
+    run = _named(doubt.runs[0])
+    if doubt.machine:
+        run = f"{run} ({doubt.machine})"
     if doubt.is_far:
         return text("far_ceiling", precision=doubt.key, share=percent(doubt.worst))
     if doubt.worst:
@@ -346,7 +343,7 @@ def _line(doubt: Doubt, text: Texts) -> str:
 
 
 class DutyCycle(NamedTuple):
-    """Total and measured time of `runs` runs, in seconds; a second that several share counts once
+    """Total and measured time of `runs` runs, in seconds. Time in which several runs overlap counts
     for each."""
 
     runs: int
@@ -356,8 +353,8 @@ class DutyCycle(NamedTuple):
 
 
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
-    """Duty cycle of rows, gaps between their runs included, pauses left out; None where no row has
-    its times."""
+    """Duty cycle of rows, including gaps between runs but not pauses. None if no row has its
+    times."""
     begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
     begin = (begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     timed = rows.assign(begin=begin).dropna(subset=["begin", "process_s"])
@@ -372,13 +369,13 @@ def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
 
 
 def _total_s(runs: Iterable[tuple[float, float]]) -> float:
-    """Seconds of one machine's runs (start, length), and of the gaps in which none was under
-    way."""
+    """Sum of the durations of one machine's runs (start, length), and of the gaps between them, in
+    seconds."""
     ordered = sorted(runs)
     latest = ordered[0][0]
     between_s = 0.0
     for start, length in ordered:
-        # in that second, once the one before had ended
+        # Starts are whole seconds: this run began after the previous one ended.
         begin = latest if latest - CLOCK_S < start < latest else start
         if begin - latest <= PAUSE_S:
             between_s += max(0.0, begin - latest)

@@ -1,4 +1,4 @@
-"""The answer of a joined row: its MFU, else the number that its measurement is for."""
+"""Answer of a joined row: its MFU, or else the number that its measurement is for."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from mfulab.core.said import Numbers, Said
 from mfulab.mfu import account
 from mfulab.mfu.step import Cell
 
-# The columns that measurements are for: unit, and whether it was measured or counted.
+# Column with the main result of a measurement, and its unit: measured, or counted.
 MEASURED = {
     "mfu_percent": "%",
     "tflop_s": "TFLOP/s",
@@ -21,7 +21,8 @@ COUNTED = {"flops": "FLOP", "forward_flops": "FLOP", "epsilon": ""}
 
 
 def answer_of(row: Mapping[str, Cell]) -> Answer:
-    """The answer of a row; none of a run that failed, or of a measurement without one number."""
+    """Returns the answer of a row; without a value if the run failed or its measurement has no
+    single number."""
     if row.get("status", "ok") != "ok":
         numbers: Numbers = {"status": str(row["status"]), "because": str(row.get("message") or "")}
         return unanswered("", Said("failed", numbers))

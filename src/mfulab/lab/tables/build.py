@@ -1,8 +1,9 @@
-"""Rows of many runs, on one machine or several, become the tables that everything later reads."""
+"""Builds the tables that figures and page read, from the rows of many runs on one or several
+machines."""
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,27 @@ from mfulab.measurements.registry import NO_MACHINE, TABLES
 from mfulab.mfu import headroom, join, traced
 from mfulab.mfu import job as jobs
 
-PUBLIC = "public"  # rows that are no machine's of ours: public traces and runs
-PRECISION = re.compile(r"\bprecision=\w+")  # in a run's name: with another one it is the same step
+PUBLIC = "public"  # folder of public traces and runs, of other people's machines
+# in a run's name; equal names without it are the same step
+PRECISION = re.compile(r"\bprecision=\w+")
 
 
 def collect(manifests: Iterable[Path] = (), root: Path = Path(), *, also: Iterable[Path] = (),
             results: Path | None = None, reference: Path | None = None, recorded: str = "",
             partial: bool = False) -> Collected:  # fmt: skip
-    """Everything to be reported, joined; a run that was found is not replaced by a later one.
-    `manifests` are the experiments asked for: a run without a row is failed, or to come if
-    `partial`. `also` are other plans, whose finished rows are added. Machines without a plan are
-    read under `results`, recorded ones under `reference`, of that name alone if `recorded`: all
-    where nothing was measured here, else GPUs of other kinds."""
+    """Collects and joins everything to be reported. `manifests` are the requested experiments. A
+    run without a row counts as failed, or as still to come if `partial`. `also` are further plans,
+    whose finished rows are added. Machines without a plan are read below `results`, and recorded
+    ones below `reference`, only the one named `recorded` if given. If nothing was measured here,
+    all recordings are read, else only those of GPUs of other kinds. A row already found is not
+    replaced by a later one."""
     everything = Collected()
-    asked = [*map(Path, manifests)]
-    for manifest in dict.fromkeys([*asked, *also]):
-        is_asked = manifest in asked
-        planned_runs = read.from_manifest(manifest, root, finished=partial or not is_asked)
+    requested = [*map(Path, manifests)]
+    for manifest in dict.fromkeys([*requested, *also]):
+        is_requested = manifest in requested
+        planned_runs = read.from_manifest(manifest, root, finished=partial or not is_requested)
         _extend(everything, planned_runs)
-        if is_asked:
+        if is_requested:
             everything.progress |= planned_runs.progress
     if results is not None:
         for folder in _machines(results, everything):
@@ -50,7 +53,7 @@ def collect(manifests: Iterable[Path] = (), root: Path = Path(), *, also: Iterab
 
 
 def _machines(folder: Path, everything: Collected) -> list[Path]:
-    """Folders of machines in `folder`, by name, of which no row is there yet."""
+    """Returns the machines' folders in `folder`, by name, that have no row in `everything` yet."""
     known = set(NO_MACHINE)
     for rows in everything.records.values():
         known.update(row["hardware"] for row in rows)
@@ -58,8 +61,8 @@ def _machines(folder: Path, everything: Collected) -> list[Path]:
 
 
 def _add_recorded(everything: Collected, reference: Path, name: str) -> None:
-    """Adds the recorded machines, of that name alone if it is given, and what is public, as far as
-    they are shown."""
+    """Adds recorded machines that are to be shown (only the one called `name`, if not empty), and
+    public rows."""
     is_measured_here = any(everything.records.values())
     has_gpu = any(is_gpu(row.get("device")) for row in everything.records["environment"])
     for folder in _machines(reference, everything):
@@ -71,61 +74,65 @@ def _add_recorded(everything: Collected, reference: Path, name: str) -> None:
             everything.upkeep.append(f"{folder}: leads out of the recordings and is not read.")
     public = read.from_recorded(reference / PUBLIC)
     if is_measured_here:
-        # Public runs fill a page of their own; beside one's own GPU stands another, not its trace.
+        # Public runs would crowd out one's own, and public traces are for those who have a GPU.
         for table in public.records:
             if not (TABLES[table].lines or has_gpu):
                 public.records[table] = []
-    elif name:  # a step of another device is no part of what one machine showed
+    elif name:  # public traces are not of that machine
         public.records["traces"] = []
     _extend(everything, public)
 
 
 def _fault(problem: str | Said, *, of_recordings: bool) -> Record:
-    """A line of problems.csv: a sentence, or its key and numbers as JSON."""
+    """Line of problems.csv: a sentence, or its key and numbers as JSON."""
     if isinstance(problem, Said):
         return {"problem": "", "said": packed_all([problem]), "of_recordings": of_recordings}
     return {"problem": problem, "said": None, "of_recordings": of_recordings}
 
 
 def _add_machine(everything: Collected, folder: Path, is_measured_here: bool) -> None:
-    """Adds a recorded machine: beside one's own only a GPU, as a CPU is what one has."""
+    """Adds a recorded machine. If something was measured here, only a machine with GPUs is
+    added."""
     machine = read.from_recorded(folder)
     on_gpu = any(is_gpu(row.get("device")) for row in machine.records["environment"])
     if is_measured_here and not on_gpu:
         return
     _extend(everything, machine)
-    if not is_measured_here:  # told to whom reads recordings alone
+    if not is_measured_here:  # relevant only if recordings are all there is
         everything.upkeep.extend(read.aged(folder))
 
 
 def _extend(everything: Collected, more: Collected) -> None:
+    """Adds `more` to `everything`, without rows that are there already."""
     everything.problems.extend(more.problems)
     everything.upkeep.extend(more.upkeep)
     everything.excluded.extend(more.excluded)
     everything.series.extend(more.series)
     for table, rows in more.records.items():
-        present = {_double(table, row) for row in everything.records[table]}
-        everything.records[table].extend(row for row in rows if _double(table, row) not in present)
+        present = {_duplicate_key(table, row) for row in everything.records[table]}
+        everything.records[table].extend(
+            row for row in rows if _duplicate_key(table, row) not in present
+        )
     everything.folders = {**more.folders, **everything.folders}
 
 
-def _double(table: str, row: Record) -> str:
-    """Equal for two rows of which one is enough: counts need no device, so a recorded one says what
-    ours does."""
+def _duplicate_key(table: str, row: Record) -> str:
+    """Key under which duplicate rows collapse. FLOP counts need no device: a recorded one equals
+    ours."""
     if TABLES[table].on_device:
         return identity(table, row)
     return row["run"]
 
 
-class _Beside:
-    """Device of each machine, recorded apart from measured, and its ceilings, with conditions such
-    as threads."""
+class _Machines:
+    """Devices and ceilings of all machines, recorded ones apart from measured ones."""
 
     def __init__(self, records: Records) -> None:
         self._devices = {_machine(row): row.get("device") for row in records["environment"]}
+        # Ceilings by (machine, name or format, conditions such as threads).
         self._by_name: dict[tuple[Any, ...], Record] = {}
         self._by_format: dict[tuple[Any, ...], Record] = {}
-        self._instead: dict[tuple[Any, ...], Record] = {}
+        self._of_emulated: dict[tuple[Any, ...], Record] = {}
         for row in records["ceilings"]:
             if row["status"] == "ok":
                 name, _, conditions = ceiling_name(row["run"]).partition(",")
@@ -133,58 +140,45 @@ class _Beside:
                 self._by_format[_machine(row), row.get("format"), conditions] = row
 
     def of(self, row: Record) -> tuple[Record, Record, str | None]:
-        """The ceilings of a row's matmuls and of its memory, empty where there is none, and its
-        device."""
+        """Returns for a row: the ceiling of its matmuls and that of its memory, each empty if
+        unknown, and its device."""
         machine = _machine(row)
         used = row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")
         memory = self._by_name.get((machine, "memory", conditions), {})
         ceiling = self._by_name.get((machine, name, conditions), {})
-        if used not in (
-            None,
-            ceiling.get("format"),
-        ):  # that of the format which the matmuls really used
+        if used not in (None, ceiling.get("format")):
+            # The matmuls used another format than the one that was requested.
             ceiling = self._by_format.get((machine, used, conditions), {})
-        if ceiling.get("emulated"):  # a copy of fp32's
+        if ceiling.get("emulated"):  # computed in fp32, so its ceiling is a copy of that one
             fp32 = self._by_format.get((machine, "fp32", conditions))
             copied = {}
             if fp32:
                 copied = {**fp32, "emulates": ceiling["format"]}
-            ceiling = self._instead.setdefault((machine, ceiling["format"], conditions), copied)
+            ceiling = self._of_emulated.setdefault((machine, ceiling["format"], conditions), copied)
         return ceiling, memory, self._devices.get(machine)
 
 
 def judged(records: Records) -> Records:
-    """Records in which matmuls faster than their machine allows are marked as `incorrect`."""
-    beside = _Beside(records)
+    """Marks matmuls that are faster than their machine allows as `incorrect`."""
+    machines = _Machines(records)
     for row in records["matmul"]:
-        if impossible := join.faster_than_possible(row, *beside.of(row)):
+        if impossible := join.faster_than_possible(row, *machines.of(row)):
             row |= {"status": "incorrect", "message": cell_of(impossible)}
     return records
 
 
 def joined(records: Records) -> Records:
-    """Records with the joined columns; every lookup stays within one machine, recorded apart from
-    measured."""
-    beside = _Beside(judged(records))
-    # FLOP counts have no hardware: measured ones serve every machine, recorded ones those that were
-    # not counted here.
+    """Adds the joined columns to all records. Lookups stay within one machine, and recorded
+    machines apart from measured ones."""
+    machines = _Machines(judged(records))
+    # FLOP counts have no hardware. If a run was counted twice, the later wins: the measured one.
     flops = {
         row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])
     }
     steps = records["profile"]
     traces = records.get("traces", [])
-    done = [(row, row.get("flops")) for row in records["matmul"]]
-    done += [
-        (row, join.counted_flops(row, flops.get(row["flops_run"], {}))["flops"]) for row in steps
-    ]
-    # Before anything is divided by a ceiling; fp32's before it stands for that of an emulated
-    # format.
-    for row, work in sorted(
-        done, key=lambda pair: pair[0].get("effective_precision") not in (None, "fp32")
-    ):
-        if ceiling := beside.of(row)[0]:
-            ceiling |= join.raised_ceiling(ceiling, row, work)
+    _raise_ceilings(records["matmul"], steps, flops, machines)
     in_fp32 = {
         (_machine(row), row["run"]): row.get("time_s") for row in steps if row["status"] == "ok"
     }
@@ -192,22 +186,29 @@ def joined(records: Records) -> Records:
     def profile_columns(row: Record) -> Record:
         fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
         columns = join.profile_columns(
-            row, flops.get(row["flops_run"], {}), *beside.of(row), fp32_time_s
+            row, flops.get(row["flops_run"], {}), *machines.of(row), fp32_time_s
         )
-        jobs.rank_rows({**row, **columns})  # which `write` gives a table of their own
+        jobs.rank_rows({**row, **columns})  # raises here if invalid; `write` uses the result
         return columns
 
-    def trace_columns(row: Record) -> Record:
-        jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
-        return traced.trace_columns(row, bests.get(row.get("device") or ""))
+    def matmul_columns(row: Record) -> Record:
+        compute, _, device = machines.of(row)
+        return join.matmul_columns(row, compute, device)
+
+    def reading_columns(row: Record) -> Record:
+        compute, _, device = machines.of(row)
+        return join.reading_columns(row, compute, device)
 
     _fill(steps, profile_columns)
-    _fill(
-        records["matmul"], lambda row: join.matmul_columns(row, *beside.of(row)[::2])
-    )  # memory's ceiling aside
-    _fill(records.get("readings", []), lambda row: join.reading_columns(row, *beside.of(row)[::2]))
+    _fill(records["matmul"], matmul_columns)
+    _fill(records.get("readings", []), reading_columns)
     names = {_machine(row): row.get("device_name") for row in records["environment"]}
     bests = headroom.best_speeds((names.get(_machine(row)), row) for row in records["matmul"])
+
+    def trace_columns(row: Record) -> Record:
+        jobs.collectives(row)  # raises here if invalid; `ranks.joined` uses the result
+        return traced.trace_columns(row, bests.get(row.get("device") or ""))
+
     _fill(traces, trace_columns)
     if traces:
         from mfulab.measurements.read_trace import ranks
@@ -216,7 +217,28 @@ def joined(records: Records) -> Records:
     return records
 
 
+def _raise_ceilings(
+    matmuls: Sequence[Record],
+    steps: Sequence[Record],
+    flops: Mapping[str, Record],
+    machines: _Machines,
+) -> None:
+    """Raises each ceiling that a matmul or step of its machine exceeded; `flops` are counts by
+    run."""
+    work = [(row, row.get("flops")) for row in matmuls]
+    for row in steps:
+        counted = join.counted_flops(row, flops.get(row["flops_run"], {}))
+        work.append((row, counted["flops"]))
+    # fp32 first, before its ceiling is copied for emulated formats.
+    work.sort(key=lambda pair: pair[0].get("effective_precision") not in (None, "fp32"))
+    for row, row_flops in work:
+        compute, _, _ = machines.of(row)
+        if compute:
+            compute.update(join.raised_ceiling(compute, row, row_flops))
+
+
 def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
+    """Adds `columns(row)` to each row; a row for which it raises is marked as failed."""
     for row in rows:
         try:
             row |= columns(row)
@@ -239,8 +261,8 @@ def _machine(row: Row) -> tuple[str, bool]:
 
 
 def write(collected: Collected, folder: Path) -> None:
-    """Writes the tables, of one without rows the header alone, and what the page shows beside
-    them."""
+    """Writes all tables as CSV (only the header if there are no rows), and what else the page
+    shows."""
     folder.mkdir(parents=True, exist_ok=True)
     for table, rows in collected.records.items():
         write_csv(folder / f"{table}.csv", written(table, rows), columns(table))
@@ -255,7 +277,7 @@ def write(collected: Collected, folder: Path) -> None:
     polled = _series(collected)
     write_csv(folder / "series.csv", polled, details.series_columns(polled))
     shown_runs = itertools.islice(collected.folders.items(), details.MOST_RUNS)
-    told = {name: details.describe(place, collected.problems) for name, place in shown_runs}
+    by_run = {name: details.describe(path, collected.problems) for name, path in shown_runs}
     faults = [_fault(problem, of_recordings=False) for problem in collected.problems]
     for problem in collected.upkeep:
         faults.append(_fault(problem, of_recordings=True))
@@ -263,26 +285,28 @@ def write(collected: Collected, folder: Path) -> None:
     lines: list[Record] = []
     for row in collected.records["profile"]:
         if row.get("ranks") and row["status"] == "ok":
-            who = {key: row.get(key) for key in LEADING}
+            identification = {name: row.get(name) for name in LEADING}
             ranks = jobs.rank_rows(row)
             for rank in ranks:
-                lines.append(who | rank)
-            told.setdefault(identity("profile", row), {})["ranks"] = ranks
+                lines.append(identification | rank)
+            by_run.setdefault(identity("profile", row), {})["ranks"] = ranks
     write_csv(folder / "ranks.csv", lines, [*LEADING, *jobs.RANK])
-    write_json(folder / "details.json", told)
+    write_json(folder / "details.json", by_run)
 
 
 def _series(collected: Collected) -> list[Record]:
-    """Lines of what was polled during the runs with a folder, then those of recordings."""
+    """Lines of series.csv: readings polled during the runs with a folder, then those of
+    recordings."""
     polled = []
     for table in ("readings", "profile"):
         for row in collected.records[table]:
-            if folder := collected.folders.get(identity(table, row)):
+            folder = collected.folders.get(identity(table, row))
+            if folder:
                 polled.append((row, folder))
     return [*details.series(polled), *collected.series]
 
 
 def save(out: Path, manifest: Sequence[Path], **sources: Any) -> None:
-    """Writes the tables of the experiments `manifest`, and of the other `sources` that `collect`
-    takes, into `out`."""
+    """Writes the tables of the experiments `manifest` and of further `sources`, arguments of
+    `collect`, to `out`."""
     write(collect(manifest, **sources), out)

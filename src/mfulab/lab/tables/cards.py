@@ -1,4 +1,4 @@
-"""Equal GPUs side by side: which of them is slower at the same runs."""
+"""Compares GPUs of one kind by the runs that several of them measured, to find slow ones."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,14 +12,14 @@ from mfulab.core.said import Said
 from mfulab.lab.tables.columns import Records
 from mfulab.lab.tables.replicates import times_of
 
-FEWEST_RUNS = 3  # that several cards measured, before one of them is called slow
-SLOWER = 1.05  # times as long as the median card that measured the same run, in the median
-TIMED = ("profile", "matmul")
+FEWEST_RUNS = 3  # runs in common with other cards, below which a card is not judged
+SLOWER = 1.05  # median relative time above which a card is called slow
+TIMED = ("profile", "matmul")  # tables
 
 
 class Compared(NamedTuple):
-    """Time of a run on one of several cards that measured it, and relative to the median of them;
-    of two in the middle to the faster, so that of two cards one is held against the other."""
+    """Time of a run on one card, and relative to the median of all cards that measured it. Of an
+    even number of cards, the median is the faster of the middle two."""
 
     hardware: str
     recorded: bool
@@ -30,7 +30,7 @@ class Compared(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A card by the runs that others measured, too: how many, and the median of its relative
+    """A card's number of runs that other cards measured too, and the median of its relative
     times."""
 
     hardware: str
@@ -40,13 +40,13 @@ class Card(NamedTuple):
 
     @property
     def is_slow(self) -> bool:
-        """True if it takes longer than neighbours and clocks explain."""
+        """True if the median relative time is above `SLOWER`."""
         return self.factor > SLOWER
 
 
 def compared(rows: Iterable[Row]) -> list[Compared]:
-    """The time of each run on each of its cards, where two or more measured it alone. Rows may be
-    merged ones, or of single processes."""
+    """Compares the times of each run across the cards of a machine. Runs of a single card are left
+    out. Rows may be merged, or of single processes."""
     times = defaultdict[tuple[str, bool, str], dict[str, list[float]]](lambda: defaultdict(list))
     for row in rows:
         key = (row["hardware"], bool(row["recorded"]), base_name(row["run"]))
@@ -56,38 +56,38 @@ def compared(rows: Iterable[Row]) -> list[Compared]:
     for key, by_card in times.items():
         if len(by_card) < 2:
             continue
-        of_cards = {card: median(held) for card, held in by_card.items()}
-        middle = median_low(of_cards.values())
-        for card, time_s in of_cards.items():
-            found.append(Compared(*key, card, time_s, time_s / middle))
+        medians = {card: median(times_s) for card, times_s in by_card.items()}
+        reference_s = median_low(medians.values())
+        for card, time_s in medians.items():
+            found.append(Compared(*key, card, time_s, time_s / reference_s))
     return found
 
 
-def each(lines: Iterable[Compared]) -> list[Card]:
-    """The cards that share enough runs with others, by machine and name; none where one alone
-    does."""
+def summarised(lines: Iterable[Compared]) -> list[Card]:
+    """Summarises each card that shares enough runs with others, sorted by machine and name.
+    Machines with fewer than two such cards are left out."""
     ratios = defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
     for line in lines:
         ratios[line.hardware][line.card].append(line.relative)
     found = []
     for hardware, by_card in sorted(ratios.items()):
         cards = []
-        for name, held in sorted(by_card.items()):
-            if len(held) >= FEWEST_RUNS:
-                cards.append(Card(hardware, name, len(held), median(held)))
+        for name, relative in sorted(by_card.items()):
+            if len(relative) >= FEWEST_RUNS:
+                cards.append(Card(hardware, name, len(relative), median(relative)))
         if len(cards) > 1:
             found += cards
     return found
 
 
 def slow(records: Records) -> Iterator[Said]:
-    """A sentence on each GPU that took longer than the others of its kind at the same runs."""
+    """Yields a sentence for each GPU that took longer than others of its kind at the same runs."""
     measured = []
     for table in TIMED:
         for row in records.get(table, []):
             if not row["recorded"]:
                 measured.append(row)
-    cards = each(compared(measured))
+    cards = summarised(compared(measured))
     for card in cards:
         if card.is_slow:
             count = sum(other.hardware == card.hardware for other in cards)
@@ -96,8 +96,8 @@ def slow(records: Records) -> Iterator[Said]:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Labels of cards: an identifier's beginning, or its end where beginnings are alike; whole
-    where both are."""
+    """Shortens card identifiers for labels, to their beginning, or to their end if beginnings
+    collide. Full names if both collide."""
     distinct = sorted(set(names))
     for shortened in (_beginning, _end):
         labels = [shortened(name) for name in distinct]
@@ -115,8 +115,8 @@ def _end(name: str) -> str:
 
 
 def _times_by_card(row: Row) -> Iterator[tuple[str, float]]:
-    """Card and time of each process of a row that ran on one card; none of a job of several, and
-    none on a CPU."""
+    """Yields card and time (s) of each process of a row that ran on a single card. Yields nothing
+    for failed rows, CPUs and jobs on several cards."""
     if row.get("status", "ok") != "ok":
         return
     cards, times = _cards_of(row), times_of(row)
@@ -129,7 +129,7 @@ def _times_by_card(row: Row) -> Iterator[tuple[str, float]]:
 
 
 def _cards_of(row: Row) -> Sequence[str]:
-    """The card of each process of a merged row; none where not kept."""
+    """Card of each process of a merged row; empty if not recorded."""
     try:
         cards = parse_json(row.get("process_cards") or "[]")
     except (TypeError, ValueError):

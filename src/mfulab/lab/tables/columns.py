@@ -1,5 +1,5 @@
-"""Columns of the tables: their measurement's row, then what its `Joined` adds. Each is declared
-there, once."""
+"""Columns of the tables: the fields of each measurement's `Row`, then those that its `Joined`
+adds."""
 
 import json
 import math
@@ -34,7 +34,7 @@ SEMINAR = (
     "key",
     "values",
 )
-# By the end of a column's name, the first that fits.
+# By the ending of a column's name; the first match counts.
 UNITS = {
     "_tflop_s": "10¹² FLOP/s",
     "_gb_s": "10⁹ byte/s",
@@ -74,8 +74,8 @@ class Column(BaseModel):
 
 
 def fields(table: str) -> dict[str, FieldInfo]:
-    """The columns of a final table with their declarations, in order: who, then the row, then what
-    is joined, and last what nothing reads, as one column."""
+    """Returns the columns of a table and their declarations, in order: identification, row, joined.
+    Values that nothing reads share one column, `counters`."""
     declared = _declared(table)
     leading = pick_all(declared, LEADING)
     shown = {}
@@ -88,7 +88,8 @@ def fields(table: str) -> dict[str, FieldInfo]:
 
 
 def counters(table: str) -> dict[str, FieldInfo]:
-    """Values that a table holds as keys of its column `counters`, with their declarations."""
+    """Returns the declarations of the values that a table keeps as keys of its column
+    `counters`."""
     declared = _declared(table)
     return {name: field for name, field in declared.items() if marked(field, "counter")}
 
@@ -100,15 +101,16 @@ def _declared(table: str) -> dict[str, FieldInfo]:
 
 
 def written(table: str, rows: Iterable[Record]) -> Iterator[Record]:
-    """Yields rows as a table's file holds them: counters as JSON, those without a value left
-    out."""
+    """Yields rows as a table's file holds them: counters in one column of JSON, without empty
+    values."""
     names = counters(table)
     for row in rows:
         values = {}
         for name in names:
             if _has_value(row.get(name)):
                 values[name] = row[name]
-        yield {**row, COUNTERS: json.dumps(values, ensure_ascii=False) if values else None}
+        cell = json.dumps(values, ensure_ascii=False) if values else None
+        yield {**row, COUNTERS: cell}
 
 
 def _has_value(value: object) -> bool:
@@ -118,8 +120,8 @@ def _has_value(value: object) -> bool:
 
 
 def with_counters(cells: Mapping[str, str]) -> dict[str, str]:
-    """Cells of a table's line with a cell for each of its counters, as older tables hold them.
-    Raises ValueError where the column is not JSON of an object."""
+    """Returns a line's cells with one more cell for each counter. Raises ValueError if the column
+    `counters` is not a JSON object."""
     values = parse_json(cells.get(COUNTERS) or "{}")
     if not isinstance(values, dict):
         raise ValueError(f"{COUNTERS}={cells[COUNTERS][:40]!r}: no object")
@@ -132,16 +134,16 @@ def columns(table: str) -> list[str]:
 
 
 def marked(field: FieldInfo, mark: str) -> str:
-    """The text of a declaration under `mark`: the path of a value of the `config`, or that a column
-    is a `link`."""
+    """Value of a mark in a column's declaration, as text: the config path for `config`, `True` for
+    `link`. Empty if the column lacks the mark."""
     if isinstance(field.json_schema_extra, dict):
         return str(field.json_schema_extra.get(mark) or "")
     return ""
 
 
 def kept(measurement: Measurement) -> dict[str, FieldInfo]:
-    """Columns of config and links, which recordings keep; all other joined ones are computed
-    anew."""
+    """Columns of config values and links. Recordings keep these; all other joined columns are
+    recomputed."""
     joined = measurement.joined.model_fields.items()
     found = {}
     for name, field in joined:
@@ -151,7 +153,7 @@ def kept(measurement: Measurement) -> dict[str, FieldInfo]:
 
 
 def computed(measurement: Measurement) -> list[str]:
-    """Joined columns that are neither who, nor config, nor links."""
+    """Names of the joined columns that are computed: not identification, config values or links."""
     names = {*LEADING, *kept(measurement), *measurement.row.model_fields}
     return [name for name in measurement.joined.model_fields if name not in names]
 
@@ -172,7 +174,7 @@ def _types(annotation: object) -> set[object]:
 
 
 def description(measurement: Measurement, field: FieldInfo) -> str:
-    """Meaning of a column: its own words, or those of the key of the config that it shows."""
+    """Meaning of a column: its own description, or that of the config key that it shows."""
     if path := marked(field, "config"):
         group, _, key = path.partition(".")
         field = measurement.config.model_fields[group].annotation.model_fields[key]  # type: ignore[union-attr]
@@ -180,8 +182,8 @@ def description(measurement: Measurement, field: FieldInfo) -> str:
 
 
 def dictionary() -> Iterator[Column]:
-    """Columns of all tables, in their order: what columns.csv, the documentation and the page
-    show."""
+    """Yields the lines of columns.csv, table by table. The documentation and the page show them
+    too."""
     for table, measurement in TABLES.items():
         for name, field in fields(table).items():
             path = marked(field, "config")
@@ -194,27 +196,32 @@ def dictionary() -> Iterator[Column]:
             yield _column(table, name, TYPES[kind(field)], source, description(measurement, field))
         for name, field in counters(table).items():
             yield _column(table, name, TYPES[kind(field)], COUNTERS, field.description or "")
-    who = {}
-    for name, field in fields("profile").items():
-        if name in LEADING:
-            who[name] = field
-    for table, columns_of in {
-        "ranks": {**who, **Rank.model_fields},
+    identification = pick_all(fields("profile"), LEADING)
+    others = {
+        "ranks": {**identification, **Rank.model_fields},
         "columns": Column.model_fields,
-    }.items():
-        for name, field in columns_of.items():
+    }
+    for table, declared in others.items():
+        for name, field in declared.items():
             yield _column(table, name, TYPES[kind(field)], "joined", field.description or "")
     for line in read_csv(Path(__file__).with_name("other_columns.csv")):
         yield _column(line["table"], line["column"], line["type"], "joined", line["description"])
 
 
 def _column(table: str, name: str, type_: str, source: str, meaning: str) -> Column:
-    unit = next(
-        (unit for end, unit in UNITS.items() if name.endswith(end)),
-        "FLOP" if name == "flops" else "",
-    )
-    if type_ not in (TYPES[int], TYPES[float]):
-        unit = ""
+    unit = ""
+    if type_ in (TYPES[int], TYPES[float]):
+        unit = _unit(name)
     return Column(
         table=table, column=name, type=type_, unit=unit, source=source, description=meaning
     )
+
+
+def _unit(column: str) -> str:
+    """Unit in the name of a column; empty if the name has none."""
+    if column == "flops":
+        return "FLOP"
+    for ending, unit in UNITS.items():
+        if column.endswith(ending):
+            return unit
+    return ""

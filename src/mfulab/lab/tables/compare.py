@@ -1,5 +1,5 @@
-"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never
-by a bare ratio."""
+"""Compares two sets of results run by run: faster, slower, same or ambiguous, by confidence
+intervals."""
 
 import itertools
 import math
@@ -34,14 +34,14 @@ from mfulab.timing.statistics import FEWEST_FAST, Stats, fast_variance, undistur
 
 STEPS = ("profile_step", "bench_matmul")
 TABLES = {step: MEASUREMENTS[step].table for step in STEPS}
-# of each set, from which on a ratio has an interval of its own: three may all be slow
+# of each set, for an interval of their ratio: three processes may all be slow
 FEWEST_PROCESSES = 4
-UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
-LOGGED = 160  # columns of a file or a log, where no window bounds the lines
-# Verdicts in the order in which they are shown.
+UNDECIDED = 3  # exit status of a gate that has neither passed nor failed
+LOGGED = 160  # width in a file or log, where no terminal limits it
 HEADS = ("run", "old", "new", "change", "interval", "detects", "verdict")
-MOST_UNFOLDED = 10  # ambiguous runs that a comment shows at once
+MOST_UNFOLDED = 10  # ambiguous runs that a comment shows without folding
 NO_BREAK = "\N{NO-BREAK SPACE}"
+# Style of each verdict, in the order in which verdicts are shown.
 STYLES = {
     "slower": "red",
     "faster": "green",
@@ -56,8 +56,8 @@ Rows = Mapping[Run, Row]
 
 @dataclass(frozen=True)
 class Interval:
-    """A time in seconds with its 95 % confidence interval; an interval of a single value where none
-    was measured."""
+    """A time in seconds with its 95 % confidence interval. If none was measured, both ends equal
+    the time."""
 
     time_s: float
     low_s: float
@@ -65,15 +65,12 @@ class Interval:
     is_measured: bool
 
 
-COLUMNS = [
-    *(field.name for field in fields(Compared)),
-    "old",
-    "new",
-]  # of the file, which also names both folders
+# Columns of the CSV file: `old` and `new` are the folders.
+COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]
 
 
 class Line(NamedTuple):
-    """A run of a comparison as it is shown: its texts by `HEADS`, the verdict in words."""
+    """A run of a comparison as displayed: its verdict, and its texts in the order of `HEADS`."""
 
     verdict: str
     texts: tuple[str, ...]
@@ -82,19 +79,20 @@ class Line(NamedTuple):
 def verdict(
     old: Interval, new: Interval, noticeable: float = NOTICEABLE
 ) -> tuple[str, Said | None]:
-    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio
-    is beyond it; `same` where both one-sided tests at 5 % place it within `noticeable`; `ambiguous`
-    where neither is known."""
+    """Returns (verdict, reason) for two times. `faster` or `slower` if the 95 % interval of their
+    ratio lies beyond `noticeable`. `same` if both one-sided tests at 5 % place the ratio within it.
+    `ambiguous` otherwise, or if an interval is missing."""
     if old.is_measured and new.is_measured:
         return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
-    which = " and ".join(
-        name for name, interval in (("old", old), ("new", new)) if not interval.is_measured
-    )
-    return "ambiguous", Said("measured_by_one", {"sides": which})
+    sides = []
+    for side, time in (("old", old), ("new", new)):
+        if not time.is_measured:
+            sides.append(side)
+    return "ambiguous", Said("measured_by_one", {"sides": " and ".join(sides)})
 
 
 def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
-    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner,
+    """Returns the 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner,
     2008)."""
     ratio = new.time_s / old.time_s
     low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
@@ -103,8 +101,8 @@ def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
 
 
 def interval(row: Row) -> Interval | None:
-    """The interval of a row's `time_s`, from the spread between the processes that measured it.
-    None without a time."""
+    """Returns the interval of a row's `time_s`, from the spread between its processes. None if the
+    row has no time."""
     time, low, high = map(row.get, ("time_s", "time_ci_low_s", "time_ci_high_s"))
     if row.get("status") != "ok" or not isinstance(time, float):
         return None
@@ -116,8 +114,8 @@ def interval(row: Row) -> Interval | None:
 def verdicts(
     before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: float = 0.0
 ) -> list[Compared]:
-    """A verdict on each run of two machines' merged rows, by measurement and name; `drift` widens
-    intervals."""
+    """Returns a verdict for each run, by measurement and name, of two machines' merged rows.
+    `drift` widens the intervals."""
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
     processes = list(map(replicates.times_of, (*before.values(), *after.values())))
     spreads = []
@@ -125,17 +123,19 @@ def verdicts(
         if len(times) >= FEWEST_PROCESSES:
             spreads.append(replicates.jackknife_variance(times))
     usual = usual_variance(spreads)
-    return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
+    return [
+        _compare(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs
+    ]
 
 
 def drift_between(before: Rows, after: Rows) -> float | None:
-    """The machine's spread between sweeps, of runs that either set has measured often enough; None
-    without."""
+    """Spread of the machine between sweeps, from runs with enough processes in either set; None
+    without any."""
     return replicates.drift(map(replicates.times_of, (*before.values(), *after.values())))
 
 
 def widened(measured: Interval, drift: float) -> Interval:
-    """The interval with a further spread in it: relative half-widths add as squares."""
+    """Adds a further spread to an interval: relative half-widths add as squares."""
     if not measured.is_measured or not drift:
         return measured
     time_s = measured.time_s
@@ -144,9 +144,9 @@ def widened(measured: Interval, drift: float) -> Interval:
     return Interval(time_s, time_s * math.exp(-low), time_s * math.exp(high), True)
 
 
-def of_as_few(measured: Interval, row: Row, other: Row) -> Interval:
-    """Widens the interval to what as few processes as the other set has would give, in 95 % of
-    cases."""
+def widened_for_few(measured: Interval, row: Row, other: Row) -> Interval:
+    """Raises the upper end to cover, in 95 % of cases, the time that as few processes as the other
+    set's would give."""
     times = replicates.times_of(row)[:24]
     count = len(replicates.times_of(other))  # 10,626 combinations at most
     if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
@@ -156,26 +156,29 @@ def of_as_few(measured: Interval, row: Row, other: Row) -> Interval:
 
 
 def fast_s(row: Record) -> float | None:
-    """The time in seconds that a row is compared by, or None: on a CPU the 5th percentile of steps,
-    the steadiest."""
-    time_s, median_s, fastest_s = (
-        float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s")
-    )
-    return (fastest_s if fastest_s and time_s < median_s else time_s) or None
+    """Time in seconds by which a row is compared, or None. On a CPU it is the 5th percentile of
+    steps, the steadiest."""
+    time_s = float(row.get("time_s") or 0)
+    median_s = float(row.get("median_time_s") or 0)
+    fastest_s = float(row.get("time_p5_s") or 0)
+    if fastest_s and time_s < median_s:
+        return fastest_s
+    return time_s or None
 
 
 def merged(folder: Path, fast: bool = False) -> Rows:
-    """The rows of a machine's folder by measurement and run, merged and judged; timed by `fast_s`
-    where `fast`."""
+    """Returns the rows of a machine's folder by measurement and run, merged and judged. If `fast`,
+    they are timed by `fast_s`."""
     if is_recording(folder):
         records = from_recorded(folder).records
     else:
         records = from_folder(folder.parent, folder.name).records
         for step, table in TABLES.items():
-            measured = (
-                row for row in records[table] if (folder / step / row["run"] / "row.csv").exists()
-            )
-            records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
+            measured = []
+            for row in records[table]:
+                if (folder / step / row["run"] / "row.csv").exists():
+                    measured.append({**row, "time_s": fast_s(row)} if fast else row)
+            records[table] = measured
     judged = build.judged(replicates.merge(records))
     found = {}
     for step, table in TABLES.items():
@@ -184,78 +187,74 @@ def merged(folder: Path, fast: bool = False) -> Rows:
     return found
 
 
-def _one(
+def _compare(
     run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None
 ) -> Compared:
+    """Compares a run's rows of both sets, either of which may be missing. `drift` and `usual` are
+    as in `verdicts`: the spread between sweeps, and the variance between processes."""
     if old is None or new is None:
-        only = Said("only_in_new" if old is None else "only_in_old")
-        return Compared(*run, "not comparable", because=only)
+        key = "only_in_new" if old is None else "only_in_old"
+        return Compared(*run, "not comparable", because=Said(key))
     before = interval(old)
     after = interval(new)
     if before is None or after is None:
-        which, row = ("old", old) if before is None else ("new", new)
-        return Compared(*run, "not comparable", because=untimed(which, row))
-    lacking = [
-        name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None
-    ]
-    if len(lacking) == 1:
-        older = Said("side_of_medians", {"side": lacking[0]})
-        return Compared(*run, "not comparable", because=older)
+        side, row = ("old", old) if before is None else ("new", new)
+        return Compared(*run, "not comparable", because=untimed(side, row))
+    of_medians = []
+    for side, row in (("old", old), ("new", new)):
+        if row.get("median_time_s") is None:
+            of_medians.append(side)
+    if len(of_medians) == 1:
+        reason = Said("side_of_medians", {"side": of_medians[0]})
+        return Compared(*run, "not comparable", because=reason)
     ratio = after.time_s / before.time_s
     if not (before.is_measured and after.is_measured):
-        says, because = verdict(before, after)
-        return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
+        outcome, because = verdict(before, after)
+        return Compared(*run, outcome, before.time_s, after.time_s, ratio, because=because)
     if half := _half_width(old, new, usual):
         factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
         bounds = ratio / factor, ratio * factor
     else:
-        wide = (
-            of_as_few(widened(before, drift), old, new),
-            of_as_few(widened(after, drift), new, old),
-        )
-        bounds = ratio_interval(*wide)
+        wide_before = widened_for_few(widened(before, drift), old, new)
+        wide_after = widened_for_few(widened(after, drift), new, old)
+        bounds = ratio_interval(wide_before, wide_after)
     return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
 
 
 def untimed(side: str, row: Row) -> Said:
-    """The reason why a side's row has no time: its status and message."""
+    """Reason why one side's row has no time: its status and message."""
     why = of_cell(str(row.get("message") or "")) or as_told("")
     return Said("side_untimed", {"side": side, "status": str(row.get("status")), "why": why})
 
 
 def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
-    """Half the interval of a ratio by the processes of both; None of medians, disturbed or too few
-    processes."""
+    """Half-width of a log ratio's interval, from the processes of both rows. None for medians,
+    disturbed processes or too few of them."""
     before = replicates.times_of(old)
     after = replicates.times_of(new)
     few, many = sorted((len(before), len(after)))
     if few < FEWEST_PROCESSES or (few < many and few < FEWEST_FAST):
         return None
-    if any(
-        row.get("machine_cost_percent") is None or row.get("disturbed_replicates")
-        for row in (old, new)
-    ):
-        return None
+    for row in (old, new):
+        if row.get("machine_cost_percent") is None or row.get("disturbed_replicates"):
+            return None
     return replicates.ratio_half_width(before, after, usual)
 
 
 def is_recording(folder: Path) -> bool:
-    """True for a machine's recording, as in results/reference/, whose rows stand in tables."""
+    """True if the folder is a machine's recording, as in results/reference/, which holds tables."""
     return any((folder / f"{table}.csv").is_file() for table in TABLES.values())
 
 
 def machine_folder(path: Path) -> Path:
-    """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is
-    none, or several."""
+    """Finds the folder results/<hardware> at `path` or below it. Raises ConfigurationError if there
+    is none, or several."""
     if any((path / step).is_dir() for step in STEPS) or is_recording(path):
         return path
-    steps = (
-        folder
-        for pattern in ("*/", "results/*/")
-        for step in STEPS
-        for folder in path.glob(pattern + step)
-    )
-    machines = sorted({folder.parent for folder in steps if folder.parent.name != "superseded"})
+    found = set[Path]()
+    for pattern, step in itertools.product(("*/", "results/*/"), STEPS):
+        found.update(folder.parent for folder in path.glob(pattern + step))
+    machines = sorted(folder for folder in found if folder.name != "superseded")
     if not machines:
         looked_for = f"<hardware>/{STEPS[0]}/<run>/row.csv"
         raise ConfigurationError(
@@ -270,7 +269,7 @@ def machine_folder(path: Path) -> Path:
 
 
 def lines_of(compared: Sequence[Compared], text: Texts) -> list[Line]:
-    """Each run that is in both sets, slower ones first."""
+    """Returns a line for each run that both sets have timed, slower ones first."""
     lines = list[Line]()
     for run in sorted(compared, key=lambda run: list(STYLES).index(run.verdict)):
         if run.ratio is None:
@@ -291,7 +290,8 @@ def lines_of(compared: Sequence[Compared], text: Texts) -> list[Line]:
 
 
 def table(compared: Sequence[Compared], text: Texts) -> Table:
-    """Comparison for the terminal: runs that are in both sets, slower ones first."""
+    """Comparison as a table for the terminal, of runs that both sets have timed, slower ones
+    first."""
     run, *numbers, verdict = map(text, HEADS)
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column(run, overflow="fold")
@@ -304,44 +304,44 @@ def table(compared: Sequence[Compared], text: Texts) -> Table:
 
 
 def markdown(compared: Sequence[Compared], title: str, basis: str, text: Texts) -> str:
-    """Comparison for a comment where code is reviewed: counts of verdicts, the worst first, a table
-    of what is not the same, and the rest folded; folded too are many ambiguous runs."""
+    """Comparison as Markdown for a review comment: counts of verdicts, then a table of runs that
+    differ. Unchanged runs are folded, as are many ambiguous ones."""
     lines = [f"### {_counts(compared, text)}", "", f"{title}.", ""]
     rows: dict[str, list[tuple[str, ...]]] = {verdict: [] for verdict in STYLES}
     for line in lines_of(compared, text):
         rows[line.verdict].append(line.texts)
-    told = [*rows["slower"], *rows["faster"]]
+    shown = [*rows["slower"], *rows["faster"]]
     folded = {"same": rows["same"]}
     if len(rows["ambiguous"]) > MOST_UNFOLDED:
         folded = {"ambiguous": rows["ambiguous"], **folded}
     else:
-        told += rows["ambiguous"]
-    if told:
-        lines += [*_markdown_table(told, text), ""]
-    for verdict, alike in folded.items():
-        if alike:
-            summary = f"<summary>{_counted(verdict, len(alike), text)}</summary>"
-            unfolded = _markdown_table(alike, text)
+        shown += rows["ambiguous"]
+    if shown:
+        lines += [*_markdown_table(shown, text), ""]
+    for verdict, folded_rows in folded.items():
+        if folded_rows:
+            summary = f"<summary>{_counted(verdict, len(folded_rows), text)}</summary>"
+            unfolded = _markdown_table(folded_rows, text)
             lines += ["<details>", summary, "", *unfolded, "", "</details>", ""]
-    for (verdict, why), count in _reasons(compared).items():
-        if why:
-            told_why = sentence(why.key, why.numbers, text.language)
-            lines.append(f"- {_counted(verdict, count, text)}: {cell(told_why)}.")
+    for (verdict, reason), count in _reasons(compared).items():
+        if reason:
+            why = sentence(reason.key, reason.numbers, text.language)
+            lines.append(f"- {_counted(verdict, count, text)}: {cell(why)}.")
     return "\n".join([*lines, "", f"{basis[:1].upper()}{basis[1:]}."])
 
 
 def _reasons(compared: Sequence[Compared]) -> Counter[tuple[str, Said | None]]:
-    """The number of runs by verdict and the reason for it."""
+    """Counts runs by verdict and the reason for it."""
     return Counter((run.verdict, run.because) for run in compared)
 
 
 def _counted(verdict: str, count: int, text: Texts) -> str:
-    """The number of runs with a verdict in words."""
+    """Words for the number of runs with a verdict."""
     return text("count", count=count, verdict=text.name("compared", verdict))
 
 
 def _counts(compared: Sequence[Compared], text: Texts) -> str:
-    """Counts of the verdicts, after the mark of the worst."""
+    """Counts of the verdicts in words, after the mark of the worst."""
     counts = Counter(run.verdict for run in compared)
     worst_first = []
     for verdict in MARKS:
@@ -354,7 +354,7 @@ def _counts(compared: Sequence[Compared], text: Texts) -> str:
 
 
 def _markdown_table(rows: Sequence[Sequence[str]], text: Texts) -> list[str]:
-    """A table whose numbers stand flush right, each in one line."""
+    """Lines of a Markdown table with numbers aligned right and without line breaks in them."""
     numbers = len(HEADS) - 2
     lines = [f"| {' | '.join(map(text, HEADS))} |", f"|---|{'---:|' * numbers}---|"]
     for run, *values, verdict in rows:
@@ -364,8 +364,8 @@ def _markdown_table(rows: Sequence[Sequence[str]], text: Texts) -> list[str]:
 
 
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
-    """Writes the comparison as CSV, with both folders; results/tables/comparison.csv becomes a
-    section of the page. A reason is {key: numbers}, as a row's message is."""
+    """Writes the comparison as CSV, with both folders. The page shows results/tables/comparison.csv
+    as a section. A reason is stored like a row's message: {key: numbers}."""
     rows = []
     for run in compared:
         rows.append(run.row() | {"because": cell_of(run.because), "old": old, "new": new})
@@ -373,10 +373,11 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
+    """Reads the comparison that `write` wrote, as texts in the terminal's order; empty if there is
+    none."""
     try:
         table = cells(path).map(unquoted)
-        order = table["verdict"].map({says: index for index, says in enumerate(STYLES)})
+        order = table["verdict"].map({verdict: index for index, verdict in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)
     return table.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
@@ -391,13 +392,16 @@ def show(
     form: str,
     language: str,
 ) -> int:
-    """Compares two folders of results; the status is that of `tell`."""
+    """Compares two folders of results and prints the comparison. Returns the exit status of
+    `tell`."""
     old = machine_folder(old)
     new = machine_folder(new)
     fast = not (is_recording(old) or is_recording(new))
     both = merged(old, fast), merged(new, fast)
     drift = drift_between(*both)
-    compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
+    if gate is not None:
+        noticeable = gate
+    compared = verdicts(*both, noticeable, drift or 0.0)
     if out:
         write(compared, out, old, new)
     text = Texts(language, "compare")
@@ -419,8 +423,8 @@ def tell(
     form: str,
     language: str,
 ) -> int:
-    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit
-    status: 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower
+    """Prints a comparison and what its intervals rest on, or a line of JSON for each run. Returns
+    the exit status: 1 if a run is slower, 2 if nothing is comparable, and 3 if a run may be slower
     than `gate` allows."""
     text = Texts(language, "compare")
     if form == "json":
@@ -434,7 +438,7 @@ def tell(
 
 
 def _status(compared: Sequence[Compared], gate: float | None, text: Texts) -> int:
-    """The exit status of `tell`; says on stderr why it is not 0 or 1."""
+    """Returns the exit status of `tell`; prints the reason for 2 and 3 on stderr."""
     verdicts = {run.verdict for run in compared}
     if verdicts <= {"not comparable"}:
         say(text("none_comparable"), file=sys.stderr)
@@ -482,50 +486,53 @@ def _print(compared: Sequence[Compared], title: str, basis: str, text: Texts) ->
 
 @dataclass(frozen=True)
 class Trust:
-    """Findings of repeated measurements of a machine; shares and spreads in percent, None if
+    """Findings from repeated measurements of a machine. Shares and spreads are in percent, None if
     nothing was repeated."""
 
-    runs: int  # that two processes or more measured
+    runs: int  # with two processes or more
     # usual standard deviation between processes; None with fewer than eight runs
     spread_percent: float | None = None
-    measurements: int = 0  # that runs of many processes hold
-    size: int = 0  # processes of each of these
-    # of their intervals, those that contain the undisturbed time of all processes
+    measurements: int = 0  # into which runs of many processes were split
+    size: int = 0  # processes of a measurement
+    # share of their intervals that contain the undisturbed time of all processes
     covered_percent: float | None = None
-    verdicts: int = 0  # pairs of measurements that were compared, all of unchanged code
-    false_percent: float | None = None  # pairs that were called faster or slower
+    verdicts: int = 0  # compared pairs of measurements, all of unchanged code
+    false_percent: float | None = None  # share of pairs wrongly called faster or slower
 
 
 def trust(runs: Sequence[Sequence[float]]) -> Trust:
-    """The trust that the processes' times of each run of one machine deserve."""
+    """Estimates how far a machine's intervals can be trusted. `runs` holds the process times (s) of
+    each run."""
     several = []
     for times in runs:
         if len(times) > 1:
             several.append(list(times))
     usual = usual_variance(list(map(fast_variance, several)))
-    basis = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
-    if not (split := list(filter(None, map(replicates.measurements, several)))):
+    basis = Trust(len(several))
+    if usual is not None:
+        basis = replace(basis, spread_percent=100 * math.sqrt(usual))
+    split = list(filter(None, map(replicates.measurements, several)))
+    if not split:
         return basis
-    # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
-    turns = itertools.zip_longest(*split)
-    usuals = [usual_variance([fast_variance(times) for times in turn if times]) for turn in turns]
+    # The first measurements of all runs stand for one sweep, the second ones for another, and so
+    # on: each has a usual spread of its own.
+    usuals = []
+    for sweep in itertools.zip_longest(*split):
+        usuals.append(usual_variance([fast_variance(times) for times in sweep if times]))
     covered = []
     changed = []
     for measurements in split:
-        rows = (
-            {
-                "status": "ok",
-                "time_s": undisturbed(times),
-                **replicates.interval_columns(times, usual),
-            }
-            for times, usual in zip(measurements, usuals, strict=False)
-        )
-        intervals = [*filter(None, map(interval, rows))]
+        intervals = []
+        for times, usual in zip(measurements, usuals, strict=False):
+            row = {"status": "ok", "time_s": undisturbed(times)}
+            measured = interval(row | replicates.interval_columns(times, usual))
+            if measured:
+                intervals.append(measured)
         middle = undisturbed(itertools.chain(*measurements))
         for measured in intervals:
             covered.append(measured.low_s <= middle <= measured.high_s)
-        verdicts = (verdict(*pair)[0] for pair in itertools.combinations(intervals, 2))
-        changed += [verdict in ("faster", "slower") for verdict in verdicts]
+        for before, after in itertools.combinations(intervals, 2):
+            changed.append(verdict(before, after)[0] in ("faster", "slower"))
     return replace(
         basis,
         measurements=len(covered),

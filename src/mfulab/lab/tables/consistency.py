@@ -1,5 +1,5 @@
-"""Checks of what cannot be among the columns of a row, or between rows of a machine, though each
-reads well alone."""
+"""Plausibility checks: values that contradict each other, within a row or between rows of a
+machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -11,40 +11,37 @@ from mfulab.core.language import Texts
 from mfulab.core.parts import Row
 from mfulab.mfu.causes import ABOVE_PEAK
 
-# % that the phases of a step, timed in steps with marks, may sum to above or below the step
+# % by which the sum of a step's phases, timed separately, may differ from the step's time
 PHASES = 10.0
-WHOLE = 1.15  # a part ÷ its whole: both are medians of windows that met different moments
-# An optimiser's time ÷ that of the same update after a larger batch: moments that are 0 cost it 3
-# (docs/measuring.md).
+# largest plausible part ÷ whole: both are medians, of different windows
+WHOLE = 1.15
+# Largest plausible ratio of an optimiser's time to that at a larger batch. Moments that are 0 can
+# make it 3 (docs/measuring.md).
 UPDATE = 4.0
-# by which a rung of the ladder may lie above the one before it: two counters, two clocks
+# percentage points by which a rung may exceed the one above: their counters and clocks differ
 POINTS = 5.0
-# % to either side of a time that is recorded for everyone: one less known is measured again
+# % of half-width up to which a time's interval is precise enough for a recording
 WIDEST = 25.0
 LEVELS = ("L1", "L2", "L3", "memory")
-BATCH = r"(?<=batch_size=)\d+"  # in a run's name: what remains without it is the same step
-# Each counts a part of what the one before counts, in the same windows.
+BATCH = r"(?<=batch_size=)\d+"  # in a run's name; equal names without it are the same step
+# Each rung counts a part of what the one before counts, in the same windows.
 RUNGS = ("utilization_percent", "sm_active_percent", "tensor_active_percent")
 MODEL = ("hfu_percent", "mfu_percent", "useful_mfu_percent")
 
 
 def failed(rows: pd.DataFrame) -> dict[str, pd.Series]:
-    """For each check that the columns of `rows` allow, by its key in section `trust`, True for a
-    row that fails it."""
+    """Runs the checks that the columns of `rows` allow. Returns a mask for each, by its key in
+    section `trust`; True marks a row that fails."""
     has = set(rows).issuperset
     doubts = {}
     if has({"phases_percent"}):
         doubts["phases"] = (rows["phases_percent"] - 100).abs() > PHASES
     if has({"time_s", "forward_ms", "backward_ms", "optimiser_ms"}):
-        whole = (
-            rows["median_time_s"].fillna(rows["time_s"])
-            if has({"median_time_s"})
-            else rows["time_s"]
-        )
-        # Parts are as met, too.
-        doubts["part"] = (
-            rows[["forward_ms", "backward_ms", "optimiser_ms"]].max(axis=1) / 1e3 > WHOLE * whole
-        )
+        step_s = rows["time_s"]
+        if has({"median_time_s"}):  # preferred: phases include the machine's slow states too
+            step_s = rows["median_time_s"].fillna(step_s)
+        longest_s = rows[["forward_ms", "backward_ms", "optimiser_ms"]].max(axis=1) / 1e3
+        doubts["part"] = longest_s > WHOLE * step_s
     if has({"run", "hardware", "recorded", "optimiser_ms"}):
         doubts["update"] = _updates(rows)
     if has({"end_to_end_s", "time_s"}):
@@ -63,17 +60,16 @@ def any_failed(rows: pd.DataFrame) -> pd.Series:
 
 
 def above_peak(rows: pd.DataFrame) -> pd.Series:
-    """True for a row whose MFU is above 100 %, also of the peak at the highest clock that its
-    device allows."""
-    highest = (
-        rows["mfu_max_clock_percent"] if "mfu_max_clock_percent" in rows else rows["mfu_percent"]
-    )
-    return (rows["mfu_percent"] > ABOVE_PEAK) & ~(highest <= ABOVE_PEAK)
+    """True for a row whose MFU exceeds 100 %, also relative to the peak at the device's highest
+    clock."""
+    above = rows["mfu_percent"] > ABOVE_PEAK
+    if "mfu_max_clock_percent" in rows:
+        above &= ~(rows["mfu_max_clock_percent"] <= ABOVE_PEAK)
+    return above
 
 
 def unfit(records: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """Yields what speaks against showing a machine's rows to everyone, a line for each reason and
-    table."""
+    """Yields reasons not to publish a machine's rows: one line for each reason and table."""
     text = Texts("en", "trust")
     for table, table_rows in records.items():
         rows = pd.DataFrame([row for row in table_rows if row["status"] == "ok"]).dropna(
@@ -93,27 +89,25 @@ def unfit(records: Mapping[str, Sequence[Row]]) -> Iterator[str]:
 
 
 def _updates(rows: pd.DataFrame) -> pd.Series:
-    """True where an update takes far longer than with a larger batch, though it is of every weight
-    in both."""
-    update_ms = pd.to_numeric(rows["optimiser_ms"]).dropna()  # of objects, where all are empty
+    """True where an optimiser's update takes far longer than at a larger batch, though both update
+    every weight."""
+    update_ms = pd.to_numeric(rows["optimiser_ms"]).dropna()  # dtype object if all are empty
     timed = rows.loc[update_ms.index, ["run", "hardware", "recorded"]].assign(update_ms=update_ms)
     batch = pd.to_numeric(timed["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)
     step = timed["run"].str.replace(BATCH, "", regex=True)
-    falling = timed.assign(step=step, batch=batch).sort_values(
-        "batch", ascending=False, kind="stable"
-    )
-    fastest = falling.groupby(["hardware", "recorded", "step"])["update_ms"].cummin()
-    return (falling["update_ms"] > UPDATE * fastest).reindex(rows.index, fill_value=False)
+    timed = timed.assign(step=step, batch=batch)
+    timed = timed.sort_values("batch", ascending=False, kind="stable")
+    fastest = timed.groupby(["hardware", "recorded", "step"])["update_ms"].cummin()
+    return (timed["update_ms"] > UPDATE * fastest).reindex(rows.index, fill_value=False)
 
 
 def _levels(rows: pd.DataFrame) -> pd.Series:
-    """True for a walk within a cache that is slower than the same walk through a larger one, or
-    through memory."""
+    """True for a walk within a cache that is slower than the same walk through a larger cache or
+    memory."""
     keys = ["hardware", "recorded", "pattern"]
-    placed = rows.assign(
-        place=rows["level"].map({level: index for index, level in enumerate(LEVELS)})
-    )
-    fastest = placed.groupby([*keys, "place"])["time_per_access_s"].min()
-    behind = fastest[::-1].groupby(keys).cummin().groupby(keys).shift()
-    limits = WHOLE * behind.reindex(pd.MultiIndex.from_frame(placed[[*keys, "place"]])).to_numpy()
-    return rows["time_per_access_s"] > limits
+    ranks = {level: index for index, level in enumerate(LEVELS)}
+    ranked = rows.assign(rank=rows["level"].map(ranks))
+    fastest = ranked.groupby([*keys, "rank"])["time_per_access_s"].min()
+    fastest_beyond = fastest[::-1].groupby(keys).cummin().groupby(keys).shift()
+    index = pd.MultiIndex.from_frame(ranked[[*keys, "rank"]])
+    return rows["time_per_access_s"] > WHOLE * fastest_beyond.reindex(index).to_numpy()

@@ -1,4 +1,4 @@
-"""Merges results folders of several machines, or archives of them, into one: checks every row,
+"""Merges results folders of several machines, or archives of them, into one. Checks every row and
 overwrites nothing."""
 
 import bz2
@@ -40,23 +40,19 @@ from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
 COLLECTED = "+collected"
 PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
-# folder of the results, held by one process; what a kill leaves goes at the next start
+# folder to unpack into; what a killed process leaves in it is removed at the next start
 UNPACKED = ".unpacked"
 DEEPEST = 6  # parts of a path in an archive: FOLDER/results/HARDWARE/STEP/RUN/FILE
-OF = "--"
-LONGEST_NAME = 40  # between a device and its participant, and letters of the latter
-OF_THE_DAY = {
-    "commit",
-    "started_at",
-    "process_s",
-    "measured_s",
-}  # columns in which the same result differs
-LARGEST = 16 << 30  # bytes of all members together, and of all that is copied
-LARGEST_RUN = 2 << 30  # bytes of one run's files: a trace of minutes takes most
+OF = "--"  # between the names of a device and its participant
+LONGEST_NAME = 40  # letters of a participant's name
+# Columns that differ between equal results.
+VOLATILE = {"commit", "started_at", "process_s", "measured_s"}
+LARGEST = 16 << 30  # bytes of all members of an archive together, and of all copied files
+LARGEST_RUN = 2 << 30  # bytes of one run's files; a trace of minutes is the largest
 MOST_FILES = 1000  # of one run
-MOST = 40_000  # members of an archive: as many of runs take some 20 CPU seconds
-READ_AT_ONCE = 1 << 20  # bytes; a header that claims more is none
-ContentOf = Callable[[], IO[bytes] | None]  # a member, opened
+MOST = 40_000  # members of an archive; reading that many takes about 20 CPU seconds
+READ_AT_ONCE = 1 << 20  # bytes; a header that claims more is invalid
+ContentOf = Callable[[], IO[bytes] | None]  # opens a member
 OPENERS: dict[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -79,7 +75,7 @@ BROKEN: tuple[type[Exception], ...] = (
 
 @dataclass
 class Merged:
-    """Outcome for every run and plan that was found."""
+    """Outcome of a merge: runs copied, runs already present, and problems."""
 
     copied: list[str] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
@@ -88,25 +84,28 @@ class Merged:
 
 
 def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
-    """Copies runs and plans of results folders, projects or archives into `results`; a run that is
-    here stays. `in_class` sources are folders of what participants gave: machines are named
-    `DEVICE--PARTICIPANT`, and one without results is a problem. Else it is a ConfigurationError,
-    before anything is copied."""
+    """Copies runs and plans of results folders, projects or archives into `results`; runs already
+    there stay. If `in_class`, each source is a folder of participants' results. Their machines are
+    named `DEVICE--PARTICIPANT`, and a participant without results is a problem. Otherwise a source
+    without results raises ConfigurationError, before anything is copied."""
     merged = Merged()
-    given = list(_participants(sources)) if in_class else [(source, "") for source in sources]
-    for source, _ in given if not in_class else ():
-        if not source.is_file():
-            _results_of(source, source)
+    participants = list[tuple[Path, str]]()
+    if in_class:
+        participants = list(_participants(sources))
+    else:
+        for source in sources:
+            if not source.is_file():
+                _results_of(source, source)
     store.check_writable(results)
     store.take(results)
     with unpacking_room(results / UNPACKED) as room:
         if not in_class:
-            for folder in [
-                _results_of(source, room / str(number)) for number, (source, _) in enumerate(given)
-            ]:
+            folders = []
+            for number, source in enumerate(sources):
+                folders.append(_results_of(source, room / str(number)))
+            for folder in folders:
                 _merge(folder, "", results, merged)
-            return merged
-        for number, (source, participant) in enumerate(given):
+        for number, (source, participant) in enumerate(participants):
             try:
                 _merge(_results_of(source, room / str(number)), participant, results, merged)
             except ConfigurationError as error:
@@ -116,36 +115,37 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
 
 
 def _merge(folder: Path, participant: str, results: Path, merged: Merged) -> None:
+    """Merges the runs and plans of one results folder."""
     for step, run in _runs(folder):
         if not is_inside(run, folder):
             outside = Said("link_out_of", {"folder": str(folder)})
             merged.problems.append(not_copied(run, outside))
             continue
+        ours = results / _renamed(run.relative_to(folder), participant)
         try:
-            _merge_run(step, run, results / _named(run.relative_to(folder), participant), merged)
-        except (FileNotFoundError, ValueError) as error:  # of its files: it costs this run alone
+            _merge_run(step, run, ours, merged)
+        except (FileNotFoundError, ValueError) as error:
             merged.problems.append(not_copied(run, first_fault(error)))
     for plan in sorted(folder.glob("*/plan/*.json")):
-        _merge_plan(
-            plan, results / _named(plan.relative_to(folder), participant), merged, participant
-        )
+        ours = results / _renamed(plan.relative_to(folder), participant)
+        _merge_plan(plan, ours, merged, participant)
 
 
 def not_copied(run: Path, why: Said) -> Said:
-    """Says why a run was left out."""
+    """Message that a run was not copied, with the reason."""
     return Said("not_copied", {"why": of_source(str(run), why)})
 
 
 def first_fault(error: Exception) -> Said:
-    """The sentence of a file that cannot be read; of pydantic's error the first bad cell."""
+    """Message for a file that cannot be read; for pydantic's errors, the first invalid cell."""
     if isinstance(error, UnreadableError):
         return error.said
     return as_told(first_line(error))
 
 
 def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    """Finds what each participant gave, under a folder's name. Raises ConfigurationError for names
-    alike."""
+    """Yields (path, name) for the results of each participant. Raises ConfigurationError if two
+    have the same name."""
     folder_of: dict[str, Path] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -158,25 +158,24 @@ def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
             yield path, name
 
 
-def _named(path: Path, participant: str) -> Path:
-    machine, *rest = path.parts
-    return Path(
-        f"{machine}{OF}{participant}" if participant and machine not in NO_MACHINE else machine,
-        *rest,
-    )
+def _renamed(path: Path, participant: str) -> Path:
+    """A path in a results folder, with the participant added to the machine's name."""
+    machine, *parts = path.parts
+    if participant and machine not in NO_MACHINE:
+        machine = f"{machine}{OF}{participant}"
+    return Path(machine, *parts)
 
 
 def _results_of(source: Path, room: Path) -> Path:
-    """The results folder of a source, which may be an archive that is unpacked into the new folder
-    `room`."""
+    """Finds the results folder of a source. An archive is unpacked into the new folder `room`
+    first. Raises ConfigurationError if there are no results."""
     folder = source
     if source.is_file():
         unpack(source, room)
-        inner = []
-        for path in room.iterdir():
-            if path.is_dir():
-                inner.append(path)
-        folder = inner[0] if len(inner) == 1 and not any(_runs(room)) else room
+        folder = room
+        inner = [path for path in room.iterdir() if path.is_dir()]
+        if len(inner) == 1 and not any(_runs(room)):
+            folder = inner[0]
     if (folder / "results").is_dir():
         folder = folder / "results"
     if not any(_runs(folder)):
@@ -188,6 +187,7 @@ def _results_of(source: Path, room: Path) -> Path:
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
+    """Yields (measurement, folder) of each run in a results folder."""
     for measurement in MEASUREMENTS.values():
         folder = f"*/{measurement.step}" if measurement.on_device else measurement.step
         for config in sorted(results.glob(f"{folder}/*/config.json")):
@@ -196,16 +196,18 @@ def _runs(results: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
+    """Copies a run unless it is here already; a different result of the same run is a problem."""
     if not (theirs / "row.csv").exists():
         return  # planned there, not measured
     problem = _why_bad(step, theirs) or _why_large(theirs, LARGEST - merged.copied_bytes)
     if problem:
         merged.problems.append(not_copied(theirs, problem))
     elif not (ours / "row.csv").exists() or not store.is_complete(ours / "row.csv"):
-        _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
+        hardware = ours.parents[1].name if MEASUREMENTS[step].on_device else ""
+        _copy(theirs, ours, hardware)
         merged.copied.append(str(ours))
         merged.copied_bytes += sum(path.stat().st_size for path in ours.iterdir())
-    elif _says(theirs) == _says(ours):
+    elif _comparable(theirs) == _comparable(ours):
         merged.present.append(str(ours))
     else:
         both: Numbers = {"theirs": str(theirs), "ours": str(ours)}
@@ -213,8 +215,8 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
 
 
 def _why_bad(step: str, run: Path) -> Said | None:
-    """Reason not to take over a run: its row is cut off, does not fit its columns, or is another
-    run's."""
+    """Reason not to copy a run: its row is truncated, does not fit its columns, or belongs to
+    another run. None if it is fine."""
     if not store.is_complete(run / "row.csv"):
         return Said("row_incomplete")
     row = read_csv(run / "row.csv")[0]
@@ -241,8 +243,8 @@ def _why_bad(step: str, run: Path) -> Said | None:
 
 
 def _why_large(run: Path, left: int) -> Said | None:
-    """Reason not to copy a run: its files are more, or larger, than any run leaves, or than what is
-    `left` for this command."""
+    """Reason not to copy a run: too many files, too many bytes, or more bytes than are `left` for
+    this command. None if it fits."""
     files_of_run = list(itertools.islice(run.iterdir(), MOST_FILES + 1))
     if len(files_of_run) > MOST_FILES:
         return Said("run_of_many_files", {"most": MOST_FILES})
@@ -254,22 +256,21 @@ def _why_large(run: Path, left: int) -> Said | None:
     return None
 
 
-def _says(run: Path) -> tuple[str, dict[str, str]]:
-    """Identity of a run and what its row says, to be compared: a FLOP count of another day is the
-    same count."""
+def _comparable(run: Path) -> tuple[str, dict[str, str]]:
+    """Identity of a run's config, and its row without columns in which equal results differ."""
     config = identity(run.parent.name, files.read_text(run / "config.json"))
-    ignored = (
-        {"hardware"} if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
-    )  # a participant's was renamed
+    ignored = VOLATILE  # a FLOP count of another day is the same count
+    if MEASUREMENTS[run.parent.name].on_device:
+        ignored = {"hardware"}  # a participant's was renamed
     return config, leave_out(read_csv(run / "row.csv")[0], ignored)
 
 
 def _copy(theirs: Path, ours: Path, hardware: str) -> None:
-    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees
-    nothing to do again."""
+    """Copies a run: first its config, with its modification time, last its row. Snakemake then sees
+    nothing to redo."""
     ours.mkdir(parents=True, exist_ok=True)
-    for left in [ours / "config.json", *ours.glob(".*")]:  # of a copy that was killed
-        remove(left)
+    for leftover in [ours / "config.json", *ours.glob(".*")]:  # of a killed copy
+        remove(leftover)
     shutil.copy2(theirs / "config.json", ours / "config.json", follow_symlinks=False)
     for path in sorted(theirs.iterdir()):
         if path.is_file() and path.name not in {"config.json", "row.csv"}:
@@ -284,9 +285,9 @@ def _copy(theirs: Path, ours: Path, hardware: str) -> None:
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "") -> None:
-    """Merges two plans of one experiment on one kind of device into one that lists the runs of
+    """Merges two plans of one experiment and kind of device into one that lists the runs of
     both."""
-    if not ours.stem.endswith(COLLECTED):  # not the file that the next sweep here writes
+    if not ours.stem.endswith(COLLECTED):  # the next sweep here overwrites the plain name
         ours = ours.with_stem(ours.stem + COLLECTED)
     try:
         plan = _plan(theirs)
@@ -298,18 +299,19 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
     except (FileNotFoundError, ValueError) as error:
         merged.problems.append(Said("not_copied", {"why": said_by(error)}))
         return
-    here = plan
-    with suppress(FileNotFoundError, ValueError):  # none, or none to keep
-        here = _plan(ours)
+    combined = plan
+    with suppress(FileNotFoundError, ValueError):  # there is none, or it is unreadable
+        combined = _plan(ours)
     for part in ("runs", "excluded"):
-        kept = {(entry["step"], entry["run"]): entry for entry in here[part]}
+        known = {(entry["step"], entry["run"]): entry for entry in combined[part]}
         for entry in plan[part]:
-            if (ours_too := kept.get((entry["step"], entry["run"]))) is None:
-                here[part].append(entry)
-            elif ours_too != entry:
+            present = known.get((entry["step"], entry["run"]))
+            if present is None:
+                combined[part].append(entry)
+            elif present != entry:
                 other: Numbers = {"plan": str(theirs), "run": entry["run"]}
                 merged.problems.append(Said("planned_otherwise", other))
-    store.write_if_changed(ours, json.dumps(here, indent=1) + "\n")
+    store.write_if_changed(ours, json.dumps(combined, indent=1) + "\n")
 
 
 def _plan(path: Path) -> Record:
@@ -320,24 +322,29 @@ def _plan(path: Path) -> Record:
 
 
 def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) -> int:
-    """Collects `sources`, or packs one, and says what became of them; the status is 1 where
-    something was left out."""
+    """Collects `sources`, or packs a single one, and prints the outcome. Returns the exit status: 1
+    if anything was left out."""
     try:
         if pack is not None:
             return _pack(sources, pack)
         merged = collect(sources, into, in_class)
-    except OSError as error:  # in the middle: what was copied is whole
+    except OSError as error:  # runs already copied are complete
         raise files.cannot_be_written(error.filename or into, error) from error
-    counts: Numbers = {"copied": len(merged.copied), "present": len(merged.present)}
-    told: Numbers = {"mb": merged.copied_bytes / 1e6, "problems": len(merged.problems)}
-    say(in_words(Said("collected", {**counts, **told})))
+    counts: Numbers = {
+        "copied": len(merged.copied),
+        "present": len(merged.present),
+        "mb": merged.copied_bytes / 1e6,
+        "problems": len(merged.problems),
+    }
+    say(in_words(Said("collected", counts)))
     for problem in merged.problems:
         say(f"  {in_words(problem)}")
     return int(bool(merged.problems))
 
 
 def _pack(sources: Sequence[Path], archive: Path) -> int:
-    """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
+    """Writes the files of one source that `collect` reads into an archive to hand in, without logs
+    and traces."""
     if len(sources) != 1:
         given: Numbers = {"archive": str(archive), "count": len(sources)}
         raise ConfigurationError(Said("pack_one_folder", given))
@@ -346,20 +353,17 @@ def _pack(sources: Sequence[Path], archive: Path) -> int:
         with tarfile.open(archive, "w:gz") as file:
             for path in sorted(folder.rglob("*")):
                 parts = path.relative_to(folder).parts
-                is_wanted = parts[0] not in {"tables", "reference", "plan"} and path.name in PACKED
-                if (
-                    path.is_file()
-                    and not path.is_symlink()
-                    and (is_wanted or parts[1:2] == ("plan",))
-                ):
+                is_of_run = parts[0] not in {"tables", "reference", "plan"} and path.name in PACKED
+                is_of_plan = parts[1:2] == ("plan",)
+                if path.is_file() and not path.is_symlink() and (is_of_run or is_of_plan):
                     file.add(path, Path("results", *parts))
     say(f"{archive}: {archive.stat().st_size / 1e6:.2f} MB")
     return 0
 
 
 class _Stream(io.BufferedReader):
-    """Decompressed bytes, of which no header may claim more than READ_AT_ONCE: tarfile reads
-    headers whole."""
+    """Stream that refuses to read more than READ_AT_ONCE bytes at once, since tarfile reads a
+    header whole, however large it claims to be."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= READ_AT_ONCE:
@@ -369,7 +373,7 @@ class _Stream(io.BufferedReader):
 
 @contextmanager
 def unpacking_room(folder: Path) -> Iterator[Path]:
-    """A place to unpack into, which is nobody else's; what is there is removed, before and
+    """Provides a folder to unpack into, for this process only. Removes its content before and
     after."""
     remove(folder)
     try:
@@ -380,7 +384,7 @@ def unpacking_room(folder: Path) -> Iterator[Path]:
 
 def unpack(archive: Path, folder: Path) -> None:
     """Writes runs and plans of a tar or zip into a new folder. Raises ConfigurationError that names
-    the bad member."""
+    the faulty member."""
     folder.mkdir(parents=True)
     checked = _Checked(LARGEST)
     try:
@@ -400,7 +404,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _is_unpacked(member: tarfile.TarInfo, path: PurePosixPath) -> bool:
-    """True for a plan or a file of a run."""
+    """True if a member of an archive is a plan or a file of a run."""
     if member.isdir() or len(path.parts) > DEEPEST:
         return False
     is_of_run = len(path.parts) > 2 and path.parts[-3] in MEASUREMENTS
@@ -409,15 +413,16 @@ def _is_unpacked(member: tarfile.TarInfo, path: PurePosixPath) -> bool:
 
 @dataclass
 class _Checked:
-    """Members of an archive so far. Its methods raise ValueError for one that does harm."""
+    """Checks members of an archive one by one. Its methods raise ValueError for a harmful one."""
 
-    left: int  # bytes
-    name: str = ""  # of the last member, as a message shows it
+    left: int  # bytes that further members may take
+    name: str = ""  # of the last member, for messages
     members: int = 0
-    links: dict[PurePosixPath, str] = field(default_factory=dict)  # and devices
+    links: dict[PurePosixPath, str] = field(default_factory=dict)  # links and devices, with names
 
     def add(self, member: tarfile.TarInfo, path: PurePosixPath) -> None:
-        """Counts a member, which may lead nowhere else and leaves the archive within bounds."""
+        """Adds a member. Raises ValueError if it leads out of its folder or the archive exceeds its
+        bounds."""
         self.name = member.name[:200]
         self.left -= max(0, member.size)
         self.members += 1
@@ -429,7 +434,7 @@ class _Checked:
             self.links[path] = self.name
 
     def refuse_linked(self, path: PurePosixPath) -> None:
-        """Refuses a file that is a link, or that lies below one."""
+        """Raises ValueError if a file is a link, or lies below one."""
         for folder in (path, *path.parents):
             if folder in self.links:
                 raise ValueError(f"{self.links[folder]} is a link or a device")
@@ -441,27 +446,30 @@ def _write(content_of: ContentOf, left: int, path: Path) -> None:
         path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
     )
     with open(descriptor, "wb") as file, content_of() or io.BytesIO() as content:
-        while left and (
-            block := content.read(min(left, READ_AT_ONCE))
-        ):  # a zip may claim less than there is
+        while left:
+            block = content.read(min(left, READ_AT_ONCE))
+            if not block:
+                break
             file.write(block)
             left -= len(block)
-        if left or content.read(1):
+        if left or content.read(1):  # a zip may claim fewer bytes than it has
             raise ValueError("not as long as the archive says")
 
 
 def _members(archive: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarInfo, ContentOf]]:
+    """Yields each member of an archive with a function that opens it. Members of a zip are
+    described as those of a tar."""
     file = stack.enter_context(opened(archive, follow=True))
     if zipfile.is_zipfile(file):
         packed = stack.enter_context(zipfile.ZipFile(file))
         for entry in packed.infolist():
             member = tarfile.TarInfo(entry.filename)
+            member.size = entry.file_size
             kind = stat.S_IFMT(entry.external_attr >> 16)
-            file_type = tarfile.REGTYPE if kind in (0, stat.S_IFREG) else tarfile.SYMTYPE
-            member.size, member.type = (
-                entry.file_size,
-                tarfile.DIRTYPE if entry.is_dir() else file_type,
-            )
+            if entry.is_dir():
+                member.type = tarfile.DIRTYPE
+            elif kind not in (0, stat.S_IFREG):
+                member.type = tarfile.SYMTYPE
             yield member, partial(packed.open, entry)
         return
     file.seek(0)
@@ -472,4 +480,4 @@ def _members(archive: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarInfo,
     ):
         for header in tar:
             yield header, partial(tar.extractfile, header)
-            tar.members.clear()  # type: ignore[attr-defined]  # of which it keeps every one
+            tar.members.clear()  # type: ignore[attr-defined]  # as it keeps every header

@@ -1,5 +1,5 @@
-"""Keeps a machine's finished results for everyone, in results/reference/<hardware>/, as the report
-reads them back."""
+"""Writes a machine's finished results to results/reference/<hardware>/, where they are
+published."""
 
 import itertools
 import json
@@ -35,24 +35,18 @@ CONFIGS = "configs.jsonl"
 SERIES = "series.csv"
 FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
 EXPERIMENTS = "config/experiment/*.yaml"
-NOT_WANTED = {
-    "miniature",
-    "gpu_record",
-    "validity",
-    "traces",
-}  # a part of others, windows too short, other machines
-OF_GPUS = (
-    "quickstart_gpu",
-    "seminar_gpu",
-)  # what a GPU measures, in place of experiments that a CPU does
-DIRTY = "-dirty"  # ends the commit of a row that changed code has measured
-# profiled runs whose series are kept, the busiest first: a figure shows the busiest
+# Experiments that a recording may lack: parts of others, too short windows, other machines.
+OPTIONAL = {"miniature", "gpu_record", "validity", "traces"}
+# Experiments that a recording without a GPU may lack.
+OF_GPUS = ("quickstart_gpu", "seminar_gpu")
+DIRTY = "-dirty"  # suffix of a commit measured with uncommitted changes
+# profiled runs whose series are kept, highest utilization first: a figure shows the busiest
 MOST_SERIES = 20
 
 
 def gather(results: Path, hardware: str) -> Collected:
-    """The finished rows of one machine and of what it counted without a device, joined, in the
-    order of its plans."""
+    """Returns the finished rows of one machine and of FLOP counts, joined, in the order of the
+    machine's plans."""
     plans = _plans(results, hardware)
     everything = build.collect(also=plans, root=results.parent, results=None if plans else results)
     kept = Collected(folders=everything.folders)
@@ -68,8 +62,8 @@ def _plans(results: Path, hardware: str) -> list[Path]:
 
 def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = False, allow_unfit: bool = False,
            replace: bool = False) -> Path:  # fmt: skip
-    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing
-    nothing, if unfit."""
+    """Writes the recording of `hardware` and returns its folder. Raises ConfigurationError, without
+    writing, if the results are unfit."""
     folder = folder_of(results, hardware)
     if not results.is_dir():
         absent = Said("no_folder_measure_first", {"command": measures()})
@@ -80,41 +74,41 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
         unfinished = Said("no_runs_measure_first", {"command": measures()})
         raise ConfigurationError(of_source(f"{results / hardware}/", unfinished))
     for row in rows:
-        # A recording is everyone's: names of computers are not.
+        # Recordings are public, names of hosts are not.
         row |= {"commit": row["commit"] or commit, "recorded": True, "host": ""}
     _check_commits(rows, allow_dirty)
-    planned = _asked(results, hardware)
-    against = _against(gathered.records, results.parent, planned)
-    if against and not allow_unfit:
-        raise ConfigurationError(Said("recording_unfit", {"reasons": "\n".join(against)}))
+    planned = _planned_overrides(results, hardware)
+    objections = _objections(gathered.records, results.parent, planned)
+    if objections and not allow_unfit:
+        raise ConfigurationError(Said("recording_unfit", {"reasons": "\n".join(objections)}))
     if folder.exists() and not replace:
         raise ConfigurationError(of_source(f"{folder}/", Said("recording_exists")))
     provenance = about(gathered.records, hardware, planned, commit, allow_dirty)
-    _replace(folder, gathered, {**provenance, "unfit": against})
-    _tell_unplanned(results / hardware, gathered)
+    _replace(folder, gathered, {**provenance, "unfit": objections})
+    _report_unplanned(results / hardware, gathered)
     return folder
 
 
-def _against(records: Records, project: Path, planned: Collection[str]) -> list[str]:
-    """Reasons not to record a machine: rows that are unfit, and experiments without rows."""
+def _objections(records: Records, project: Path, planned: Collection[str]) -> list[str]:
+    """Reasons not to record a machine: unfit rows, and experiments without rows."""
     reasons = list(unfit(records))
     known = set(planned)
     if not any(is_gpu(row.get("device")) for row in records["environment"]):
         known.update(OF_GPUS)
-    absent = _absent(project, known)
-    if absent:
-        names = ", ".join(absent)
+    missing = _missing_experiments(project, known)
+    if missing:
+        names = ", ".join(missing)
         reasons.append(f"config/experiment/: without rows of {names}, their figures are empty.")
     return reasons
 
 
 def _replace(folder: Path, gathered: Collected, provenance: dict[str, Any]) -> None:
-    """Writes a recording beside its place and moves it there, so that no half of one is ever
-    read."""
+    """Writes a recording next to its final place and then renames it, so that a partial one is
+    never read."""
     partial = folder.with_name(f".{folder.name}")
     old = folder.with_name(f".{folder.name}.old")
-    for left in (partial, old):
-        files.remove(left)
+    for leftover in (partial, old):
+        files.remove(leftover)
     partial.mkdir(parents=True)
     _write(gathered, provenance, partial)
     if folder.exists():
@@ -123,57 +117,56 @@ def _replace(folder: Path, gathered: Collected, provenance: dict[str, Any]) -> N
     files.remove(old)
 
 
-def _tell_unplanned(machine: Path, gathered: Collected) -> None:
-    """Says which measured runs are left out, as no plan asks for them."""
+def _report_unplanned(machine: Path, gathered: Collected) -> None:
+    """Prints how many measured runs are left out because no plan has them."""
     measured: set[Path] = set()
     for kind in RECORDED.values():
         measured.update(row.parent for row in (machine / kind.step).glob("*/row.csv"))
     unplanned = measured.difference(gathered.folders.values())
     if unplanned:
-        says = f"measured runs that no plan asks for, left out: {len(unplanned)}, such as {min(unplanned)}"
-        place = f"{machine}/plan/EXPERIMENT.json"
+        plan = f"{machine}/plan/EXPERIMENT.json"
         say(
-            f"{says}. An experiment's next command replaces {place}: copy it under another name before."
+            f"measured runs that no plan asks for, left out: {len(unplanned)}, such as {min(unplanned)}."
+            f" An experiment's next command replaces {plan}: copy it under another name before."
         )
 
 
 def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
-    if without := [row["run"] for row in rows if not row["commit"]]:
+    without = [row["run"] for row in rows if not row["commit"]]
+    if without:
         named: Numbers = {"count": len(without), "run": without[0]}
         raise ConfigurationError(Said("rows_without_commit", named))
-    dirty = []
-    for row in rows:
-        if row["commit"].endswith(DIRTY):
-            dirty.append(row["run"])
+    dirty = [row["run"] for row in rows if row["commit"].endswith(DIRTY)]
     if dirty and not allow_dirty:
         raise ConfigurationError(Said("rows_of_dirty", {"count": len(dirty), "run": dirty[0]}))
 
 
-def _asked(results: Path, hardware: str) -> dict[str, list[str]]:
-    """Experiments that were planned on a machine, with the overrides of all commands whose plans
-    were kept."""
+def _planned_overrides(results: Path, hardware: str) -> dict[str, list[str]]:
+    """Overrides of each experiment planned on a machine, from all commands whose plans were
+    kept."""
     planned: dict[str, list[str]] = {}
     for path in _plans(results, hardware):
-        with suppress(files.UnreadableError):  # the tables have named it
+        with suppress(files.UnreadableError):  # the tables report it
             plan = manifest.read(path)
-            asked = planned.setdefault(plan.experiment, [])
-            asked += [override for override in plan.overrides if override not in asked]
+            overrides = planned.setdefault(plan.experiment, [])
+            overrides += [override for override in plan.overrides if override not in overrides]
     return planned
 
 
-def _absent(project: Path, planned: Collection[str]) -> list[str]:
-    absent = []
+def _missing_experiments(project: Path, planned: Collection[str]) -> list[str]:
+    """Names of the project's experiments that a recording should have and that were not planned."""
+    missing = []
     for path in project.glob(EXPERIMENTS):
         steps = load_yaml(path)["steps"]
         is_recorded = any(MEASUREMENTS[step].table in RECORDED for step in steps)
-        if is_recorded and path.stem not in planned and path.stem not in NOT_WANTED:
-            absent.append(path.stem)
-    return sorted(absent)
+        if is_recorded and path.stem not in planned and path.stem not in OPTIONAL:
+            missing.append(path.stem)
+    return sorted(missing)
 
 
 def folder_of(results: Path, hardware: str) -> Path:
-    """Folder of a machine's recording. Raises ConfigurationError for a name that is none, and for a
-    link elsewhere."""
+    """Returns the folder of a machine's recording. Raises ConfigurationError if the name is
+    invalid, or the folder is a link elsewhere."""
     if not re.fullmatch(SLUG, hardware) or hardware in NO_MACHINE:
         of_folders: Numbers = {"hardware": hardware, "folder": f"{results}/"}
         raise ConfigurationError(Said("no_hardware_name", of_folders))
@@ -191,10 +184,10 @@ def _write(gathered: Collected, provenance: dict[str, Any], folder: Path) -> Non
     folders = {}
     for table, rows in gathered.records.items():
         for row in rows:
-            place = folders[table, row["run"]] = gathered.folders[
-                identity(table, {**row, "recorded": False})
-            ]
-            config = read_config(place)
+            measured = {**row, "recorded": False}
+            run_folder = gathered.folders[identity(table, measured)]
+            folders[table, row["run"]] = run_folder
+            config = read_config(run_folder)
             configs.append({"table": table, "run": row["run"], "config": config})
             codes.add(f"{TABLES[table].step},{_target(config)}")
     lines = (f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n" for line in configs)
@@ -202,17 +195,18 @@ def _write(gathered: Collected, provenance: dict[str, Any], folder: Path) -> Non
     busiest = sorted(
         gathered.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0)
     )[:MOST_SERIES]
-    shown = [("readings", row) for row in gathered.records["readings"]] + [
-        ("profile", row) for row in busiest
-    ]
-    polled = details.series((row, folders[table, row["run"]]) for table, row in shown)
+    with_series = []
+    for table, rows in (("readings", gathered.records["readings"]), ("profile", busiest)):
+        for row in rows:
+            with_series.append((row, folders[table, row["run"]]))
+    polled = details.series(with_series)
     files.write_csv(folder / SERIES, polled, details.series_columns(polled))
     digests = {name: foundations(name, provenance["hardware"]) for name in sorted(codes)}
     files.write_json(folder / ABOUT, {**provenance, "code": digests}, indent=1)
 
 
 def _target(config: Mapping[str, object]) -> str:
-    """Dotted path of the model or kernel that a config names; empty without one."""
+    """Dotted path of the model or kernel in a config; empty if it has neither."""
     for group in ("model", "kernel"):
         content = config.get(group)
         if isinstance(content, Mapping):
@@ -232,8 +226,8 @@ def about(
     stated_commit: str,
     dirty_allowed: bool,
 ) -> dict[str, Any]:
-    """Provenance: machine, driver, packages, GPUs (with power limit and clocks), what was asked
-    for, commits, times."""
+    """Returns the provenance of a recording: machine, driver, packages, GPUs (with power limit and
+    clocks), experiments, commits and times."""
     machine = records["environment"][0]
     rows = list(itertools.chain.from_iterable(records.values()))
     started = sorted(row["started_at"] for row in rows if row["started_at"])
@@ -256,26 +250,26 @@ def about(
 
 
 def rejoin(folder: Path) -> None:
-    """Computes a recording's joined columns anew. Raises ConfigurationError, writing nothing, if it
-    is unreadable."""
+    """Recomputes a recording's joined columns. Raises ConfigurationError, without writing, if it is
+    unreadable."""
     recorded = from_recorded(folder)
     if recorded.upkeep:
         first = recorded.upkeep[0]
-        raise ConfigurationError(first if isinstance(first, Said) else as_told(first))
+        message = first if isinstance(first, Said) else as_told(first)
+        raise ConfigurationError(message)
     _write_tables(build.joined(recorded.records), folder)
 
 
-def run(hardware: str | None, results: Path, again: bool, **how: Any) -> None:
-    """Records, as `record` with `how`, or rejoins what is recorded (`again`), and says how much
-    that is."""
+def run(hardware: str | None, results: Path, again: bool, **options: Any) -> None:
+    """Records a machine, with the `options` of `record`, or rejoins existing recordings if `again`.
+    Prints the number of rows and the size."""
     try:
-        folders = (
-            recordings(results, hardware)
-            if again
-            else [record(results, hardware or hardware_slug(), **how)]
-        )
-        for folder in folders if again else ():
-            rejoin(folder)
+        if again:
+            folders = recordings(results, hardware)
+            for folder in folders:
+                rejoin(folder)
+        else:
+            folders = [record(results, hardware or hardware_slug(), **options)]
     except OSError as error:
         raise files.cannot_be_written(error.filename or results, error) from error
     for folder in folders:
@@ -286,11 +280,12 @@ def run(hardware: str | None, results: Path, again: bool, **how: Any) -> None:
 
 
 def recordings(results: Path, hardware: str | None) -> list[Path]:
-    """The folders of all recordings, or of one. Raises ConfigurationError if that one is not
-    there."""
+    """Returns the folders of all recordings, or of one machine. Raises ConfigurationError if that
+    one does not exist."""
     if hardware is None:
         names = sorted(path.name for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
         return [folder_of(results, name) for name in names if name not in NO_MACHINE]
-    if not (folder := folder_of(results, hardware)).is_dir():
+    folder = folder_of(results, hardware)
+    if not folder.is_dir():
         raise ConfigurationError(of_source(f"{folder}/", Said("no_such_recording")))
     return [folder]

@@ -40,7 +40,7 @@ from mfulab.measurements import manifest
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
 
-PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
+PROGRESS = ("measured", NOT_MEASURED, "to_come")  # states of a planned run, best first
 ABOUT = "recording.json"
 Problems = list[str | Said]
 AGAIN = "Remove its folder and give the command again: it is measured anew."
@@ -48,8 +48,8 @@ AGAIN = "Remove its folder and give the command again: it is measured anew."
 
 @dataclass
 class Collected:
-    """Rows by table, the folder of each row, runs left out on purpose, and what could not be read:
-    `upkeep` is what only who keeps recordings can mend."""
+    """Rows by table, the folder of each row, excluded runs, and problems met while reading.
+    `upkeep` holds problems that only the maintainer of recordings can fix."""
 
     records: Records = field(default_factory=lambda: {table: [] for table in TABLES})
     folders: dict[str, Path] = field(default_factory=dict)
@@ -57,39 +57,38 @@ class Collected:
     series: list[dict[str, str]] = field(default_factory=list)
     problems: Problems = field(default_factory=list)
     upkeep: Problems = field(default_factory=list)
-    # By measurement and name of each planned run: the best state of its processes, one of PROGRESS.
+    # (measurement, run name) → best state of a planned run's processes, one of PROGRESS
     progress: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add_run(
         self,
         step: str,
-        place: Path,
+        folder: Path,
         config: Record,
         links: Mapping[str, str | Path | None],
-        **who: str,
+        **columns: str,
     ) -> None:
-        """Adds the rows of a run's folder, with what the join needs of its config; `who` are
-        further columns."""
+        """Adds the rows in a run's folder, with the columns that the join needs from its config.
+        `columns` are added to each row."""
         table = MEASUREMENTS[step].table
-        fields = from_config(table, config, links) | {"recorded": False, **who}
-        for row in read_rows(place, step):
+        fields = from_config(table, config, links) | {"recorded": False, **columns}
+        for row in read_rows(folder, step):
             self.records[table].append(row | fields)
-            # a run's own row alone brings its folder: the page shows its samples once
-            if row["run"] == place.name:
-                self.folders[identity(table, row | fields)] = place
+            # Only the run's own row gets the folder, so that the page shows its samples once.
+            if row["run"] == folder.name:
+                self.folders[identity(table, row | fields)] = folder
 
 
 def identity(table: str, record: Mapping[str, object]) -> str:
-    """One text for one row of all tables, also on the page."""
-    return (
-        f"{'recorded/' if record['recorded'] else ''}{record['hardware']}/{table}/{record['run']}"
-    )
+    """Returns a text that identifies a row across all tables. The page uses it too."""
+    prefix = "recorded/" if record["recorded"] else ""
+    return f"{prefix}{record['hardware']}/{table}/{record['run']}"
 
 
 def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
-    """A CSV line as its row's typed values; empty cells, NaN and infinity are None. Raises
-    ValueError for bad cells."""
-    fields = model.model_fields  # asked once: pydantic looks it up anew each time
+    """Converts a CSV line to its row's typed values; empty cells, NaN and infinity become None.
+    Raises ValueError for invalid cells."""
+    fields = model.model_fields  # read once, as pydantic looks it up each time
     row = model.model_validate(
         {name: text for name, text in cells.items() if name in fields and text}
     )
@@ -103,8 +102,8 @@ def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
 
 
 def read_row(folder: Path, step: str) -> Record:
-    """The row of one run's folder. One that is missing, truncated or not a row comes back as
-    `failed`, saying so."""
+    """Reads the row in a run's folder. If it is missing, truncated or invalid, returns a row of
+    status `failed` whose message says so."""
     path = folder / "row.csv"
     measurement = MEASUREMENTS[step]
     try:
@@ -112,11 +111,8 @@ def read_row(folder: Path, step: str) -> Record:
         if len(lines) != 1:
             raise UnreadableError(path, Said("lines_instead_of_one", {"count": len(lines)}))
         row = parse(measurement.row, lines[0])
-        who = {
-            "run": folder.name,
-            "hardware": folder.parents[1].name if measurement.on_device else "",
-        }
-        for name, value in who.items():
+        hardware = folder.parents[1].name if measurement.on_device else ""
+        for name, value in {"run": folder.name, "hardware": hardware}.items():
             if row[name] != value:
                 raise ValueError(f"{name}={row[name]!r}: a row of another {name} than {value!r}")
         if not lines[0].get("status"):
@@ -128,8 +124,10 @@ def read_row(folder: Path, step: str) -> Record:
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
     except ValueError as error:
-        says = str(error) if isinstance(error, UnreadableError) else f"{path}: {first_line(error)}"
-        message = f"unreadable row: {says}. {AGAIN}"
+        reason = f"{path}: {first_line(error)}"
+        if isinstance(error, UnreadableError):
+            reason = str(error)
+        message = f"unreadable row: {reason}. {AGAIN}"
     return _failed({**measurement.row().model_dump(), "run": folder.name}, message)
 
 
@@ -138,8 +136,8 @@ def _failed(row: Record, message: str) -> Record:
 
 
 def read_rows(folder: Path, step: str) -> list[Record]:
-    """The rows that one run reports: its own, or its samples' lines where its measurement reports
-    many and it is ok."""
+    """Reads the rows of a run: its own, or one for each line of samples.csv if its measurement
+    reports many and succeeded."""
     row = read_row(folder, step)
     path = folder / "samples.csv"
     if not MEASUREMENTS[step].lines or row["status"] != "ok":
@@ -148,15 +146,16 @@ def read_rows(folder: Path, step: str) -> list[Record]:
         rows = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(path)]
     except (FileNotFoundError, ValueError) as error:
         return [_failed(row, f"unreadable samples: {path}: {first_line(error)}. {AGAIN}")]
-    same = pick_all(row, ("commit", "started_at"))
+    common = pick_all(row, ("commit", "started_at"))
     return [
-        {**line, **same, "run": f"{folder.name},line={number}"}
+        {**line, **common, "run": f"{folder.name},line={number}"}
         for number, line in enumerate(rows, 1)
     ]
 
 
 def read_config(folder: Path, problems: Problems | None = None) -> Record:
-    """A run's config, empty if it cannot be read; the reason is added to `problems`."""
+    """Reads a run's config; empty if it is missing or unreadable. An unreadable file is added to
+    `problems`."""
     try:
         return read_json(folder / "config.json")
     except (FileNotFoundError, UnreadableError) as error:
@@ -166,8 +165,8 @@ def read_config(folder: Path, problems: Problems | None = None) -> Record:
 
 
 def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) -> Collected:
-    """The rows of one planned experiment with folders below `root`; if `finished`, of its runs with
-    a current row."""
+    """Reads the rows of a planned experiment, in folders below `root`. If `finished`, runs without
+    a row of their current config are left out."""
     collected = Collected()
     try:
         plan = manifest.read(path)
@@ -179,11 +178,11 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
     seen = set[str]()
     planned = {run.folder for run in plan.runs}
-    for asked in plan.runs:
-        for run in (asked, *_smaller(root, asked, planned)):
+    for planned_run in plan.runs:
+        for run in (planned_run, *_smaller(root, planned_run, planned)):
             if finished and _changed(root, run):
                 continue
-            for step, folder in _wanted(root, run, planned):
+            for step, folder in _folders_of(root, run, planned):
                 is_absent = finished and not (root / folder / "row.csv").exists()
                 if folder not in seen and not is_absent:
                     seen.add(folder)
@@ -192,22 +191,24 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
     return collected
 
 
-def _wanted(
+def _folders_of(
     root: Path, run: manifest.PlannedRun, planned: Container[str]
 ) -> Iterator[tuple[str, str]]:
-    """(measurement, folder) of what a planned run is joined with, then of its processes."""
+    """Yields (measurement, folder) of the runs that a planned run is joined with, then of its own
+    processes."""
     for folder in run.ceilings.values():
         yield "ceilings", folder
     if run.flops_folder:
         yield "count_flops", run.flops_folder
     yield run.step, run.folder
-    for folder in _further(root, run.step, run.folder, planned):
+    for folder in _unplanned_replicates(root, run.step, run.folder, planned):
         yield run.step, folder
 
 
 def _add_planned(collected: Collected, plan: manifest.Manifest, run: manifest.PlannedRun, step: str,
                  root: Path, folder: str) -> None:  # fmt: skip
-    """Adds the rows of one folder of a plan; a link out of the results is a problem instead."""
+    """Adds the rows in one folder of a plan; a link out of the results is reported as a problem
+    instead."""
     path = root / folder
     if not is_inside(path, root / "results"):
         collected.problems.append(f"{path}: leads out of the results and is not read.")
@@ -223,8 +224,7 @@ def _add_planned(collected: Collected, plan: manifest.Manifest, run: manifest.Pl
 
 
 def _add_progress(collected: Collected, plan: manifest.Manifest, root: Path) -> None:
-    """Notes the best state of each planned run's processes, by their rows, which are read
-    already."""
+    """Sets the best state of each planned run's processes, from the rows already read."""
     left_out = set[tuple[str, str]]()
     for table, rows in collected.records.items():
         left_out.update((table, row["run"]) for row in rows if row["status"] == NOT_MEASURED)
@@ -241,7 +241,7 @@ def _add_progress(collected: Collected, plan: manifest.Manifest, root: Path) -> 
 def _smaller(
     root: Path, run: manifest.PlannedRun, planned: Container[str]
 ) -> Iterator[manifest.PlannedRun]:
-    """Runs of smaller batches that were measured because that of `run` did not fit."""
+    """Yields the runs of halved batches that were measured because `run` ran out of memory."""
     half = halved(run.folder)
     while half not in planned and half != run.folder and (root / half / STANDS_IN).exists():
         if (
@@ -250,25 +250,24 @@ def _smaller(
         ):
             return
         name = Path(half).name
-        counted = (
-            f"results/count_flops/{name}"
-            if (root / "results/count_flops" / name).exists()
-            else run.flops_folder
-        )
-        run = run.model_copy(
-            update={"folder": half, "run": name, "flops_folder": counted, "config_digest": None}
-        )
+        flops_folder: str | None = f"results/count_flops/{name}"
+        if not (root / "results/count_flops" / name).exists():
+            flops_folder = run.flops_folder
+        changes = {"folder": half, "run": name, "flops_folder": flops_folder, "config_digest": None}
+        run = run.model_copy(update=changes)
         yield run
         half = halved(run.folder)
 
 
-def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Iterator[str]:
-    """Later processes of a run than are planned, as `mfulab refine` adds them: of its config, and
-    of its code."""
+def _unplanned_replicates(
+    root: Path, step: str, folder: str, planned: Container[str]
+) -> Iterator[str]:
+    """Yields folders of replicates beyond those planned, as `mfulab refine` adds them, while config
+    and code are the same."""
     while (later := numbered(base_name(folder), replicate_of(folder) + 1)) not in planned:
         if not (root / later / "row.csv").exists():
             return
-        if _asked(step, root / folder) != _asked(step, root / later):
+        if _config_identity(step, root / folder) != _config_identity(step, root / later):
             return
         if not _is_of_same_code(read_row(root / folder, step), read_row(root / later, step)):
             return
@@ -277,8 +276,7 @@ def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Ite
 
 
 def _is_of_same_code(row: Record, later: Record) -> bool:
-    """True if a later process was measured by the same commit; where that says nothing, because
-    code was changed or there is no git, if it is not older."""
+    """True if a later process ran the same clean commit, or did not start earlier."""
     commit = row["commit"] or ""
     is_certain = commit != "" and not commit.endswith("-dirty")
     if is_certain and commit == later["commit"]:
@@ -286,13 +284,13 @@ def _is_of_same_code(row: Record, later: Record) -> bool:
     return later["started_at"] >= row["started_at"]
 
 
-def _asked(step: str, folder: Path) -> str:
-    """Identity of what a folder's config asks for, whichever of its processes it is."""
+def _config_identity(step: str, folder: Path) -> str:
+    """Identity of a folder's config, the same for all replicates of a run."""
     return identity_of(step, json.dumps(read_config(folder) | {"replicate": 1}))
 
 
 def _changed(root: Path, run: manifest.PlannedRun) -> bool:
-    """True if a folder's config asks for another run than the plan."""
+    """True if the config in a run's folder differs from the planned config."""
     if run.config_digest is None:
         return False
     try:
@@ -305,54 +303,54 @@ def _changed(root: Path, run: manifest.PlannedRun) -> bool:
 def from_config(
     table: str, config: Mapping[str, Any], links: Mapping[str, str | Path | None]
 ) -> Record:
-    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined
-    with."""
+    """Returns the columns that the join needs besides a run's row. `links` are the folders of its
+    FLOP count (`flops`) and ceiling (`compute`)."""
     flops = Path(links.get("flops") or "").name
     compute = Path(links.get("compute") or "").name
-    dtype = _given(config, "precision.dtype", str) or ""
+    dtype = _config_value(config, "precision.dtype", str) or ""
     values: Record = {}
     for name, (path, type_) in _kept_columns(table).items():
         if path:
-            values[name] = _given(config, path, type_)
+            values[name] = _config_value(config, path, type_)
         elif name == "flops_run":
             values[name] = flops or None
         elif name == "ceiling":
             values[name] = ceiling_name(compute) if compute else None
         elif name == "format":
-            values[name] = format_name(dtype, bool(_given(config, "precision.tf32", bool)))
+            values[name] = format_name(dtype, bool(_config_value(config, "precision.tf32", bool)))
     return values
 
 
-@cache  # the same for every row of a table
+@cache  # called for every row of a table
 def _kept_columns(table: str) -> dict[str, tuple[str, type]]:
-    """Path in the config, empty for a link, and type of each column that recordings keep."""
+    """Config path and type of each column that recordings keep; the path is empty for a link."""
     return {
         name: (marked(field, "config"), kind(field)) for name, field in kept(TABLES[table]).items()
     }
 
 
-def _given(config: Mapping[str, object], path: str, wanted: type) -> Any:
-    """The value of a config at `GROUP.KEY`; None if it is absent, of another type or out of
+def _config_value(config: Mapping[str, object], path: str, wanted: type) -> Any:
+    """Returns the value of a config at `GROUP.KEY`; None if absent, of another type or out of
     range."""
     group, _, key = path.partition(".")
-    content = config.get(group)
+    keys = config.get(group)
     value = None
-    if isinstance(content, Mapping):
-        value = content.get(key)
+    if isinstance(keys, Mapping):
+        value = keys.get(key)
     if type(value) is wanted and (wanted is str or is_in_range(value)):
         return value
     return None
 
 
 def ceiling_name(run: str) -> str:
-    """Name of what a run of `ceilings` measured, with its conditions: `fp32`,
+    """Name of the ceiling that a run of `ceilings` measured, with its conditions: `fp32`,
     `fp32,device.threads=1`."""
     return base_name(run).partition("=")[2]
 
 
 def from_folder(results: Path, hardware: str) -> Collected:
-    """The rows of a folder copied from another machine without its plan: links are found by equal
-    configs."""
+    """Reads the rows of a folder copied from another machine without its plan. Runs are linked by
+    equal configs."""
     collected = Collected()
     used = set[Path]()
 
@@ -361,33 +359,39 @@ def from_folder(results: Path, hardware: str) -> Collected:
             if is_inside(path.parent, folder):
                 yield path.parent, read_config(path.parent, problems)
 
-    counted = {_counted(config): folder for folder, config in runs(results / "count_flops")}
-    ceilings = {_format(config): folder for folder, config in runs(results / hardware / "ceilings")}
+    counted = {_count_key(config): folder for folder, config in runs(results / "count_flops")}
+    ceilings = {
+        _ceiling_key(config): folder for folder, config in runs(results / hardware / "ceilings")
+    }
     for step in MEASUREMENTS:
         for folder, config in runs(results / hardware / step, collected.problems):
-            links = {"compute": ceilings.get(_format(config))}
-            if step == "profile_step" and (flops := counted.get(_counted(config))):
+            links = {"compute": ceilings.get(_ceiling_key(config))}
+            if step == "profile_step" and (flops := counted.get(_count_key(config))):
                 links["flops"] = flops
                 used.add(flops)
             collected.add_run(step, folder, config, links, hardware=hardware, experiment="")
-    for place in sorted(used):
-        collected.add_run("count_flops", place, read_config(place), {}, hardware="", experiment="")
+    for folder in sorted(used):
+        config = read_config(folder)
+        collected.add_run("count_flops", folder, config, {}, hardware="", experiment="")
     return collected
 
 
-def _format(config: Mapping[str, object]) -> tuple[object, ...] | None:
-    """Number format and threads, which a ceiling and the runs that are held against it share."""
-    if not isinstance(precision := config.get("precision"), Mapping):
+def _ceiling_key(config: Mapping[str, object]) -> tuple[object, ...] | None:
+    """Number format and threads, by which a run finds its ceiling; None if the config has no
+    precision."""
+    precision = config.get("precision")
+    if not isinstance(precision, Mapping):
         return None
     threads = None
-    if isinstance(device := config.get("device"), Mapping):
+    device = config.get("device")
+    if isinstance(device, Mapping):
         threads = device.get("threads")
     return str(precision.get("dtype")), bool(precision.get("tf32")), threads
 
 
-def _counted(config: Mapping[str, object]) -> str:
-    """The config on which counting FLOPs depends, as text: equal for two runs that share a
-    count."""
+def _count_key(config: Mapping[str, object]) -> str:
+    """Key by which runs share a FLOP count: the part of a config that counting depends on, as JSON.
+    Empty if invalid."""
     try:
         wanted = pick_present(config, CountFlopsConfig.model_fields)
         return CountFlopsConfig.model_validate(wanted).model_dump_json()
@@ -396,8 +400,8 @@ def _counted(config: Mapping[str, object]) -> str:
 
 
 def from_recorded(folder: Path) -> Collected:
-    """The rows of one recorded machine, or of what is public. Joined columns are dropped: they are
-    joined anew."""
+    """Reads the rows of a recorded machine, or of the public ones. Joined columns are dropped, to
+    be computed anew."""
     collected = Collected()
     problems = collected.upkeep
     again = "Record the machine again, or take the file from the repository."
@@ -407,20 +411,19 @@ def from_recorded(folder: Path) -> Collected:
         for number, line in enumerate(lines, start=2):
             try:
                 cells = with_counters(line)
-                row = parse(measurement.row, cells) | _kept(measurement, cells)
+                row = parse(measurement.row, cells) | _kept_values(measurement, cells)
                 if not row["run"] or (row["hardware"], row["run"]) in seen:
-                    raise ValueError(
-                        f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}"
-                    )
+                    fault = "there twice" if row["run"] else "empty"
+                    raise ValueError(f"run={row['run']!r}: {fault}")
             except ValueError as error:
                 problems.append(f"{folder / table}.csv, line {number}: {first_line(error)}")
                 continue
             seen.add((row["hardware"], row["run"]))
-            where = ""
+            hardware = ""
             if measurement.on_device:
-                where = row["hardware"] or folder.name
+                hardware = row["hardware"] or folder.name
             row |= {
-                "hardware": where,
+                "hardware": hardware,
                 "experiment": cells.get("experiment") or "",
                 "recorded": True,
             }
@@ -431,8 +434,8 @@ def from_recorded(folder: Path) -> Collected:
 
 
 def aged(folder: Path) -> Problems:
-    """Foundations of a machine's recorded numbers that have changed since: how many
-    measurements, of which kind, by which part. None where the recording holds no digests."""
+    """Reports how many recorded measurements have changed foundations, such as code, by measurement
+    and part. Empty if none has, or the recording holds no digests."""
     try:
         recorded = read_json(folder / ABOUT).get("code", {})
     except FileNotFoundError:
@@ -444,7 +447,7 @@ def aged(folder: Path) -> Problems:
     stale: dict[str, set[str]] = {}
     parts = defaultdict[str, Counter[str]](Counter)
     for name, digests in recorded.items():
-        found = [*PARTS]  # of a digest that is none, or of another layout
+        found = [*PARTS]  # if the digests are invalid
         if isinstance(digests, dict):
             found = changed(digests, foundations(name, folder.name))
         if found:
@@ -452,9 +455,9 @@ def aged(folder: Path) -> Problems:
             parts[name.partition(",")[0]].update(found)
     if not stale:
         return []
-    each = "; ".join(f"{step} ({_by_part(counts)})" for step, counts in sorted(parts.items()))
+    by_step = "; ".join(f"{step} ({_by_part(counts)})" for step, counts in sorted(parts.items()))
     counts = {"number": len(stale), "total": len(recorded)}
-    names = {"folder": str(folder), "parts": each, "name": min(stale)}
+    names = {"folder": str(folder), "parts": by_step, "name": min(stale)}
     return [Said("recording_aged", {**counts, **names})]
 
 
@@ -465,8 +468,8 @@ def _by_part(counts: Counter[str]) -> str:
 def read_lines(
     path: Path, problems: Problems, consequence: str, most: int = OF_A_RUN
 ) -> list[dict[str, str]]:
-    """The lines of a CSV file; none where it is absent or unreadable, of which the latter is added
-    to `problems`."""
+    """Reads the lines of a CSV file; empty if it is missing or unreadable. An unreadable file is
+    added to `problems`, with its `consequence`."""
     try:
         return read_csv(path, most)
     except FileNotFoundError:
@@ -476,12 +479,10 @@ def read_lines(
         return []
 
 
-def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
+def _kept_values(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
     names = _kept_columns(measurement.table)
-    given = measurement.joined.model_validate(
-        {name: cells[name] for name in names if cells.get(name)}
-    )
-    values = given.model_dump(include={*names})
+    filled = {name: cells[name] for name in names if cells.get(name)}
+    values = measurement.joined.model_validate(filled).model_dump(include={*names})
     for name, value in values.items():
         if not isinstance(value, str) and not is_in_range(value):
             raise ValueError(f"{name}={cells[name]}: out of range")
@@ -489,7 +490,8 @@ def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
 
 
 def first_line(error: Exception) -> str:
-    """Gives an error in one line: of pydantic's the first bad cell, with its column."""
+    """Returns the first line of an error's message; for pydantic's errors, the first invalid cell
+    and its column."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}={str(first['input'])[:80]!r}: {first['msg']}"

@@ -1,5 +1,5 @@
-"""Replicates of a run become one row: processes apart in time, and the interval that their spread
-allows."""
+"""Merges the replicates of a run, processes apart in time, into one row with a confidence
+interval."""
 
 import itertools
 import json
@@ -23,6 +23,7 @@ from mfulab.lab.tables.columns import Record, Records
 from mfulab.timing import statistics as stats
 from mfulab.timing.probe import DISTURBED, Best, State
 
+# Columns summed over all processes.
 ADDED: tuple[str, ...] = (
     "process_s",
     "measured_s",
@@ -35,6 +36,7 @@ ADDED: tuple[str, ...] = (
     "repeated_windows",
     "probe_s",
 )
+# Columns taken from the first successful process.
 FIRST = (
     "started_at",
     "first_call_s",
@@ -42,17 +44,17 @@ FIRST = (
     "first_calls_mean_s",
     "compile_s",
     "loss",
-)  # of the first ok one
-# By machine and threads: a matmul on two threads is no measure of one on four.
+)
+# Best probe readings by (machine, threads): a matmul on two threads says nothing of one on four.
 Bests = Mapping[tuple[str, int], Best]
-# the share of probes that may be faster than the best: one lucky probe must not disturb all others
+# quantile of probe readings taken as the best, so that one lucky probe does not mark all others
 QUIET = 0.05
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column that processes measure, its interval's columns, and whether it is a rate or a low
-    quantile."""
+    """A measured column and the columns of its interval. `is_low`: estimated by a low quantile, not
+    the median."""
 
     name: str
     low: str
@@ -61,7 +63,8 @@ class Quantity:
     is_low: bool = False
 
     def on(self, hardware: str, gpus: Collection[str]) -> "Quantity":
-        """The quantity as a machine measures it: nobody shares a GPU, whose times are medians."""
+        """Returns the quantity as measured on a machine. Nobody shares a GPU, so its times are
+        medians."""
         return replace(self, is_low=self.is_low and hardware not in gpus)
 
     def estimate(self, values: Sequence[float]) -> float:
@@ -89,7 +92,7 @@ MEASURED = {"profile": (TIME,), "matmul": (TIME,), "ceilings": RATES}  # by tabl
 
 
 def merge(records: Records) -> Records:
-    """Records with one row for each run; rows of recorded machines are one each already."""
+    """Merges the replicates of each run into one row. Rows of recordings are merged already."""
     measured = itertools.chain.from_iterable(records.get(table, []) for table in MEASURED)
     best = best_probes(row for row in measured if not row["recorded"])
     gpus = set()
@@ -104,24 +107,24 @@ def merge(records: Records) -> Records:
 
 def merge_rows(rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,), best: Bests | None = None,
                gpus: Collection[str] = ()) -> list[Record]:  # fmt: skip
-    """Rows of several processes made one for each run: medians over those that count, sums of
-    durations and counts over all. A CPU's time is the undisturbed one, its ceiling the best. `best`
-    is what the probe reads at best on each machine; `gpus` are machines whose times are medians, as
-    nobody shares them. An interval needs two processes."""
+    """Merges the rows of several processes into one for each run: medians over the processes that
+    count, sums of durations and counts over all. A CPU's time is the undisturbed one, its ceiling
+    the best. `best` holds each machine's best probe readings. `gpus` are machines whose times are
+    medians, as nobody shares them. An interval needs two processes."""
     if best is None:
         best = best_probes(row for row in rows if not row["recorded"])
     runs = []
     for key, group in _processes(rows).items():
         counts = counting(group, best)
         runs.append(_Run(key[0], key[1], group, counts, _merged(group, counts)))
-    for column in quantities:
-        _add_intervals(runs, column, column is quantities[-1], best, gpus)
+    for quantity in quantities:
+        _add_intervals(runs, quantity, quantity is quantities[-1], best, gpus)
     return [run.row for run in runs]
 
 
 @dataclass
 class _Run:
-    """Processes of one run: all of them, those that count, and the row that they become."""
+    """Processes of one run: all, those that count, and the merged row."""
 
     hardware: str
     is_recorded: bool
@@ -131,24 +134,25 @@ class _Run:
 
 
 def _add_intervals(
-    runs: Sequence[_Run], column: Quantity, is_last: bool, best: Bests, gpus: Collection[str]
+    runs: Sequence[_Run], quantity: Quantity, is_last: bool, best: Bests, gpus: Collection[str]
 ) -> None:
-    """Adds the interval of one quantity to each run's row, by the spread usual on its machine. The
-    last quantity's columns are there without values, too."""
+    """Adds the interval of one quantity to each run's row, using the usual spread on its machine.
+    Columns of the last quantity are added even if empty."""
     spreads = defaultdict[str, list[tuple[float, int]]](list)
     for run in runs:
-        values = [row[column.name] for row in _timed(run.counts, column.name)]
+        values = [row[quantity.name] for row in _timed(run.counts, quantity.name)]
         if len(values) > 1 and not run.is_recorded:
-            spreads[run.hardware].append(column.on(run.hardware, gpus).variance(values))
+            spreads[run.hardware].append(quantity.on(run.hardware, gpus).variance(values))
     for run in runs:
         has_interval = run.is_recorded or run.row.get("replicates")
-        if has_interval or not (is_last or _timed(run.counts, column.name)):
+        if has_interval or not (is_last or _timed(run.counts, quantity.name)):
             continue
         usual = stats.usual_variance(spreads[run.hardware])
-        _add_interval(run, column.on(run.hardware, gpus), usual, best)
+        _add_interval(run, quantity.on(run.hardware, gpus), usual, best)
 
 
 def _add_interval(run: _Run, quantity: Quantity, usual: float | None, best: Bests) -> None:
+    """Adds the interval of one quantity to a run's row."""
     timed = _timed(run.counts, quantity.name)
     values = [process[quantity.name] for process in timed]
     slowdowns = [slowdown(process, best) for process in timed]
@@ -169,8 +173,8 @@ def _add_interval(run: _Run, quantity: Quantity, usual: float | None, best: Best
 
 
 def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Record]]:
-    """Rows by machine and run, of any experiment, first replicates first; unmeasured ones where a
-    run has no other."""
+    """Groups rows by machine and run, across experiments, sorted by replicate. An unmeasured row is
+    kept only if its run has no other."""
     groups = defaultdict[tuple[str, bool, str], list[Record]](list)
     for row in rows:
         groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)
@@ -181,8 +185,8 @@ def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Recor
 
 
 def counting(group: Sequence[Record], best: Bests) -> list[Record]:
-    """The replicates that count: where two or more met no slow state of the machine, by its probe,
-    those alone."""
+    """The replicates that count: those that met no slow state of the machine, by its probe. All, if
+    fewer than two did."""
     quiet = []
     for row in group:
         if row["status"] == "ok" and slowdown(row, best) < DISTURBED:
@@ -198,10 +202,10 @@ def interval_columns(
     slowdowns: Sequence[float] = (),
     quantity: Quantity = TIME,
 ) -> dict[str, float | None]:
-    """`replicates`, their relative spread in percent and the interval of what is estimated from
-    `times` (s) or rates. `usual` is the variance of a time's logarithm between processes here, None
-    if unknown. A process in a slow state (`slowdowns`, by the probe) would have been that much
-    faster, at most: the interval holds both."""
+    """Columns on replicates: their number, relative spread in percent, and the interval of what is
+    estimated from `times` (s) or rates. `usual` is the variance of log times between processes
+    here, None if unknown. A process in a slow state (`slowdowns`, by the probe) would have been
+    faster by that factor at most; the interval covers both values."""
     columns: dict[str, float | None] = {
         "replicates": len(times) or None,
         "disturbed_replicates": None,
@@ -213,16 +217,19 @@ def interval_columns(
     }
     if slowdowns:
         columns["disturbed_replicates"] = sum(slow >= DISTURBED for slow in slowdowns)
-    if len(times) < 2 or (half := quantity.half_width(times, usual)) is None:
+    if len(times) < 2:
+        return columns
+    half = quantity.half_width(times, usual)
+    if half is None:
         return columns
     sign = 1 if quantity.is_rate else -1
-    freed = list(times)
+    corrected = list(times)
     for index, slow in enumerate(slowdowns):
         if slow >= DISTURBED:
-            freed[index] *= slow**sign
-    middles = quantity.estimate(times), quantity.estimate(freed)
-    low = min(middles) * math.exp(-half)
-    high = max(middles) * math.exp(half)
+            corrected[index] *= slow**sign
+    estimates = quantity.estimate(times), quantity.estimate(corrected)
+    low = min(estimates) * math.exp(-half)
+    high = max(estimates) * math.exp(half)
     columns["between_spread_percent"] = 100 * stdev(map(math.log, times))
     columns["precision_percent"] = 100 * (math.sqrt(high / low) - 1)
     columns[quantity.low], columns[quantity.high] = low, high
@@ -230,51 +237,47 @@ def interval_columns(
 
 
 def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
-    """(variance, degrees of freedom) that one of several processes brings to the logarithm of their
-    undisturbed time: the delete-half jackknife, which holds for quantiles (Shao and Wu, 1989), over
-    a hundred halves drawn at random."""
+    """(variance per process, degrees of freedom) of the log of undisturbed time, by the delete-half
+    jackknife over 100 random halves. Valid for quantiles (Shao and Wu, 1989)."""
     count = len(times)
     kept = count - count // 2
     logarithms = np.log(times)
     halves = np.random.default_rng(0).permuted(np.tile(logarithms, (100, 1)), axis=1)[:, :kept]
-    apart = np.percentile(halves, stats.UNDISTURBED, axis=1) - np.percentile(
+    errors = np.percentile(halves, stats.UNDISTURBED, axis=1) - np.percentile(
         logarithms, stats.UNDISTURBED
     )
-    return count * kept / (count - kept) * float(np.mean(apart**2)), count - 1
+    return count * kept / (count - kept) * float(np.mean(errors**2)), count - 1
 
 
 def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
-    """Half the 95 % interval of the logarithm of a ratio of undisturbed times; `usual` as by
-    `jackknife_variance`."""
-    (before, few), (after, more) = map(jackknife_variance, (old, new))
-    variance = (before * few + after * more) / (few + more)
+    """Half-width of the 95 % interval of the log ratio of two undisturbed times. `usual` is a
+    variance as `jackknife_variance` returns it."""
+    old_variance, old_degrees = jackknife_variance(old)
+    new_variance, new_degrees = jackknife_variance(new)
+    degrees = old_degrees + new_degrees
+    pooled = (old_variance * old_degrees + new_variance * new_degrees) / degrees
     count = 1 / (1 / len(old) + 1 / len(new))
-    return stats.interval_half_width(variance, few + more, count, usual=usual)
+    return stats.interval_half_width(pooled, degrees, count, usual=usual)
 
 
 def measurements(times: Sequence[float]) -> list[list[float]]:
-    """The processes of a run as several measurements, apart in time: three to each, or two of four
-    or five in all."""
-    if len(times) >= 6:
-        size = 3
-    elif len(times) >= 4:
-        size = 2
-    else:
-        size = 0
-    if size:
-        return [list(times[at : at + size]) for at in range(0, len(times) - size + 1, size)]
-    return []
+    """Splits a run's processes into measurements apart in time: of three processes each, or two if
+    there are only four or five. Empty below four."""
+    if len(times) < 4:
+        return []
+    size = 3 if len(times) >= 6 else 2
+    return [list(times[start : start + size]) for start in range(0, len(times) - size + 1, size)]
 
 
 def drift(runs: Iterable[Sequence[float]]) -> float | None:
-    """Standard deviation of undisturbed times' logarithms between measurements, beyond what their
-    processes explain. `runs` are the processes' times of each, in order. None if too few were
-    measured several times; 0: none beyond."""
+    """Standard deviation of log undisturbed times between measurements of a run, beyond what their
+    processes explain. `runs` holds each run's process times in order. None if too few runs were
+    measured several times; 0 if nothing is left."""
     excess = []
     for split in filter(None, map(measurements, runs)):
-        seen = variance([math.log(stats.undisturbed(times)) for times in split])
-        inside = fmean(stats.fast_variance(times)[0] for times in split)
-        excess.append(seen - stats.QUANTILE_ERROR**2 * inside / len(split[0]))
+        between = variance([math.log(stats.undisturbed(times)) for times in split])
+        within = fmean(stats.fast_variance(times)[0] for times in split)
+        excess.append(between - stats.QUANTILE_ERROR**2 * within / len(split[0]))
     # A mean: variances of few measurements are skewed, and their median lies below what they
     # estimate.
     if len(excess) >= stats.FEWEST_RUNS:
@@ -283,8 +286,7 @@ def drift(runs: Iterable[Sequence[float]]) -> float | None:
 
 
 def times_of(row: Row) -> list[float]:
-    """Times of the processes that measured a merged row, in seconds and in their order; none where
-    not kept."""
+    """Process times (s) of a merged row, in order; empty if not recorded."""
     try:
         found = []
         for value in parse_json(row.get("process_times_s") or "[]"):
@@ -296,7 +298,7 @@ def times_of(row: Row) -> list[float]:
 
 
 def _cards(timed: Iterable[Row]) -> str | None:
-    """The one card of each process as JSON; None on a CPU, and where a process had several."""
+    """Card of each process as JSON; None on a CPU, or if a process used several."""
     cards = []
     for process in timed:
         cards.append(process.get("device_uuid") or "")
@@ -308,10 +310,10 @@ def _cards(timed: Iterable[Row]) -> str | None:
 def _both_times(
     group: Sequence[Record], counts: Sequence[Mapping[str, object]], quantity: Quantity
 ) -> Record:
-    """The undisturbed times, of the processes that count; the time as met, of all; and what the
-    machine cost."""
+    """Undisturbed times of the processes that count, the median time of all, and the machine's cost
+    in percent."""
     columns: Record = {}
-    for name in ("time_s", "reference_time_s"):  # which are compared with one another
+    for name in ("time_s", "reference_time_s"):  # compared with each other
         if values := [row[name] for row in _timed(counts, name)]:
             columns[name] = quantity.estimate(values)
     if met := [row["median_time_s"] for row in _timed(group, "median_time_s")]:
@@ -322,11 +324,13 @@ def _both_times(
 
 
 def _timed(group: Iterable[Row], name: str) -> list[Row]:
+    """Successful rows with a positive value in the column `name`."""
     return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
 
 
 def _merged(group: Sequence[Record], counts: Sequence[Record]) -> Record:
-    """One row for the processes of a run: its first ok one, or first one, with what all measured."""
+    """Merges the processes of a run into one row, starting from the first that succeeded, or the
+    first."""
     measured = [row for row in group if row["status"] == "ok"]
     first = (measured or group)[0]
     row = {**first, "run": base_name(first["run"])}
@@ -339,8 +343,8 @@ def _merged(group: Sequence[Record], counts: Sequence[Record]) -> Record:
         row["message"] = cell_of(Said("replicates_lost", numbers | {"why": why}))
     row |= _merged_numbers(first, measured, counts)
     for name in ("device_uuid", "host"):
-        places = dict.fromkeys(str(process.get(name) or "") for process in measured)
-        row[name] = " ".join(filter(None, places))
+        distinct = dict.fromkeys(str(process.get(name) or "") for process in measured)
+        row[name] = " ".join(filter(None, distinct))
     if "steady" in first:
         row["steady"] = _is_steady(counts)
     if "probes" in first:
@@ -362,17 +366,17 @@ def _merged_numbers(first: Record, measured: Sequence[Record], counts: Sequence[
 
 
 def _is_steady(counts: Sequence[Record]) -> bool:
-    """True if most processes were: what began early only lasted longer, and the undisturbed time is
-    not of that process."""
-    warm = []
+    """True if most processes reached a steady state. The others only took longer, so the
+    undisturbed time is not theirs."""
+    steady = []
     for row in counts:
         if row["status"] == "ok":
-            warm.append(row["steady"] is not False)
-    return 2 * sum(warm) > len(warm)
+            steady.append(row["steady"] is not False)
+    return 2 * sum(steady) > len(steady)
 
 
 def _merged_probes(measured: Sequence[Record]) -> str | None:
-    """The probes of all processes as JSON, in order of time; None without any."""
+    """Probes of all processes as JSON, sorted by time; None if there are none."""
     probed = []
     for process in measured:
         if process.get("probes"):
@@ -398,7 +402,7 @@ def _is_number(value: object) -> bool:
 
 
 def probes(row: Row) -> tuple[int, list[State]]:
-    """Threads of a row's probes, and the probes; none where they are missing or cannot be read."""
+    """Thread count of a row's probes, and the probes; empty if missing or unreadable."""
     try:
         probe = parse_json(row.get("probes") or "{}")
         columns = (probe.get("at_s", ()), probe.get("product_s", ()), probe.get("copy_s", ()))
@@ -413,7 +417,7 @@ def probes(row: Row) -> tuple[int, list[State]]:
 
 
 def best_probes(rows: Iterable[Row]) -> dict[tuple[str, int], Best]:
-    """Readings of each machine's probes where nothing disturbs: their fastest twentieth."""
+    """Best probe readings by (machine, threads): the 5 % quantile of each reading."""
     states_of = defaultdict[tuple[str, int], list[State]](list)
     for row in rows:
         threads, states = probes(row)
@@ -421,14 +425,15 @@ def best_probes(rows: Iterable[Row]) -> dict[tuple[str, int], Best]:
     best = {}
     for key, states in states_of.items():
         if states:
-            quick = int(QUIET * len(states))
+            index = int(QUIET * len(states))
             parts = [sorted(getattr(state, part) for state in states) for part in Best._fields]
-            best[key] = Best(*(readings[quick] for readings in parts))
+            best[key] = Best(*(readings[index] for readings in parts))
     return best
 
 
 def slowdown(row: Row, bests: Bests) -> float:
-    """The median of a row's probes against the machine's best, 1 or more; 1 without probes."""
+    """Median slowdown of a row's probes relative to the machine's best, 1 or more; 1 without
+    probes."""
     threads, states = probes(row)
     best = bests.get((row["hardware"], threads))
     if best and states:

@@ -1,7 +1,8 @@
-"""Numbers and statements of the seminar's material (`seminar.yaml`), computed anew by this
-project's own code."""
+"""Recomputes the numbers and statements of the seminar's material (`seminar.yaml`) with this
+project's code."""
 
 import importlib.util
+import itertools
 import json
 import struct
 import warnings
@@ -33,10 +34,10 @@ Values = Iterator[tuple[str, Any]]
 
 
 def recompute() -> list[Record]:
-    """The whole table, in the material's order; each value is held against the printed number, to
-    its digits."""
+    """Returns the whole table, in the material's order. Each value is compared with the printed
+    number, rounded to its digits."""
     parts = (_counts(), _gpt2(), _hardware(), _numbers(), _practice(), statements.values())
-    values = dict(pair for part in parts for pair in part)
+    values = dict(itertools.chain.from_iterable(parts))
     table = []
     for line in seminar_texts.lines():
         value = values.get(line.get("value", ""))
@@ -44,7 +45,9 @@ def recompute() -> list[Record]:
         agrees = printed is True
         if value is not None and not isinstance(printed, bool):
             scaled = value / line.get("scale", 1)
-            agrees = (round(scaled, line["digits"]) if "digits" in line else scaled) == printed
+            if "digits" in line:
+                scaled = round(scaled, line["digits"])
+            agrees = scaled == printed
         known = values | {"value": value}
         row = {name: line.get(name, "") for name in ("key", "source", "place", "case", "printed")}
         used = Record()
@@ -63,25 +66,30 @@ def save(out: Path) -> None:
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:
-    """Counts one training step on the meta device, the sum of outputs for a loss."""
-    return count(
-        model.to("meta"), lambda: model(torch.randn(shape, device="meta")).sum()
-    ).operations
+    """Counts one training step on the meta device, with the sum of outputs as loss."""
+    model.to("meta")
+    inputs = torch.randn(shape, device="meta")
+    return count(model, lambda: model(inputs).sum()).operations
 
 
 def _forward(model: nn.Module, *shape: int) -> int:
+    """FLOPs of a forward pass on inputs of this shape."""
     return _operations(model, *shape).sum("forward").flops
 
 
 def _step(operations: Operations, layer: str = "") -> int:
+    """FLOPs of forward and backward, of one layer if named."""
     return sum(operations.sum(part, layer=layer or None).flops for part in ("forward", "backward"))
 
 
+def _inference(model: str) -> Operations:
+    """Counts inference of a configured model with one sample."""
+    return count_model(model_config(model), 1, mode="inference").count.operations
+
+
 def _counts() -> Values:
-    yield from (
-        ("linear_4_3", _forward(nn.Linear(4, 3, bias=False), 1, 4)),
-        ("sums_4_3", (4 - 1) * 3),
-    )
+    yield "linear_4_3", _forward(nn.Linear(4, 3, bias=False), 1, 4)
+    yield "sums_4_3", (4 - 1) * 3
     yield "convolution_2_2", _forward(nn.Conv2d(3, 1, 3), 1, 3, 4, 4)
     yield "convolution_32_32", _forward(nn.Conv2d(3, 16, 3, padding=1), 1, 3, 32, 32) // 2
     yield "linear_4096", _forward(nn.Linear(4096, 1000), 1, 4096) // 2
@@ -93,149 +101,127 @@ def _counts() -> Values:
         "convolution_1": "convolutions.0",
         "convolution_2": "convolutions.2",
         "linear_1": "hidden",
+        "linear_2": "classifier",
     }
-    for name, layer in (layers | {"linear_2": "classifier"}).items():
+    for name, layer in layers.items():
         yield f"digit_{name}", operations.sum("forward", layer=layer).flops
     total = operations.sum("forward").flops
-    yield from (
-        ("digit_total", total),
-        ("digit_off", 1_060_400 - total),
-        ("digit_ms", 1000 * total / 1e9),
-    )
+    yield "digit_total", total
+    yield "digit_off", 1_060_400 - total
+    yield "digit_ms", 1000 * total / 1e9
 
     yield "simple_image", _forward(SimpleCNN(), 1, 3, 224, 224)
     operations = _operations(SimpleCNN(), 32, 3, 224, 224)
     step = _step(operations)
     linear = _step(operations, "classifier")
-    yield from (
-        ("simple_step", step),
-        ("simple_linear", linear),
-        ("simple_convolution", step - linear),
-    )
-    yield from (("simple_mfu", 100 * step / 0.0231 / 19.5e12), ("first_step", 50 * 0.0231 / 2))
+    yield "simple_step", step
+    yield "simple_linear", linear
+    yield "simple_convolution", step - linear
+    yield "simple_mfu", 100 * step / 0.0231 / 19.5e12
+    yield "first_step", 50 * 0.0231 / 2
     yield "simple_mixed_mfu", 100 * ((step - linear) / 156e12 + linear / 19.5e12) / 0.0231
     step = _step(_operations(nn.Linear(1024, 1024), 16, 1024))
-    yield from (("linear_step", step), ("linear_mfu", 50.72 * step / 16e9))
-    resnet = count_model(model_config("resnet18"), 1, mode="inference").count.operations.sum(
-        "forward"
-    )
-    yield from (
-        ("resnet_both", resnet.flops + resnet.other_flops),
-        ("resnet_macs", resnet.flops // 2),
-    )
-    yield from (
-        ("resnet_gflop", resnet.flops / 1e9),
-        ("resnet_other_gflop", resnet.other_flops / 1e9),
-    )
+    yield "linear_step", step
+    yield "linear_mfu", 50.72 * step / 16e9
+    resnet = _inference("resnet18").sum("forward")
+    yield "resnet_both", resnet.flops + resnet.other_flops
+    yield "resnet_macs", resnet.flops // 2
+    yield "resnet_gflop", resnet.flops / 1e9
+    yield "resnet_other_gflop", resnet.other_flops / 1e9
     yield "resnet_gmac", resnet.flops / 2e9
     depthwise = nn.Conv2d(128, 128, 3, padding=1, groups=128)
     pointwise = nn.Conv2d(128, 128, 1)
     plain = _forward(nn.Conv2d(128, 128, 3, padding=1), 1, 128, 8, 8)
     yield "separable_share", _forward(nn.Sequential(depthwise, pointwise), 1, 128, 8, 8) / plain
-    mobilenet = count_model(model_config("mobilenet_v2"), 1, mode="inference").count.operations.sum(
-        "forward"
-    )
+    mobilenet = _inference("mobilenet_v2").sum("forward")
     yield "mobilenet_share", mobilenet.flops / resnet.flops
 
 
 def _hardware() -> Values:
-    yield from ((f"product_{size}", formulas.matmul_flops(size, size, size)) for size in (1024, 4))
+    for size in (1024, 4):
+        yield f"product_{size}", formulas.matmul_flops(size, size, size)
     for name, fma in (("turing_fp32", 64), ("turing_fp16", 512)):
-        yield from ((name, 72 * fma * 2 * 1.77e9), (f"{name}_tflop_s", 72 * fma * 2 * 1.77e-3))
-    yield from (("padding_1536", -1536 % 128), ("padding_1537", -1537 % 128))
+        yield name, 72 * fma * 2 * 1.77e9
+        yield f"{name}_tflop_s", 72 * fma * 2 * 1.77e-3
+    yield "padding_1536", -1536 % 128
+    yield "padding_1537", -1537 % 128
     yield "transposed_stride", np.transpose(np.zeros((1024, 1024), np.float32)).strides[1]
-    yield from (
-        ("numpy_rate", 2e9 / 0.194),
-        ("numpy_gflop_s", 2 / 0.194),
-        ("numpy_large_gflop_s", 2 * 2.7**3 / 0.194),
-    )
-    yield from (
-        ("predicted_numpy", 10 / 0.194),
-        ("predicted_torch", 1 / 0.017),
-    )
+    yield "numpy_rate", 2e9 / 0.194
+    yield "numpy_gflop_s", 2 / 0.194
+    yield "numpy_large_gflop_s", 2 * 2.7**3 / 0.194
+    yield "predicted_numpy", 10 / 0.194
+    yield "predicted_torch", 1 / 0.017
     yield "apart_sectors", len({thread * 1024 * 4 // 32 for thread in range(32)})
     yield "close_sectors", len({thread * 4 // 32 for thread in range(32)})
 
     plain = memory.training_memory(7_000_000_000, element_bytes=2).total
     mixed = memory.training_memory(7_000_000_000, element_bytes=2, master_copy=True).total
-    yield from (
-        ("adam_plain", plain),
-        ("adam_plain_gb", plain / 1e9),
-        ("adam_mixed_gb", mixed / 1e9),
-    )
+    yield "adam_plain", plain
+    yield "adam_plain_gb", plain / 1e9
+    yield "adam_mixed_gb", mixed / 1e9
     for name, layers in (("cache_layer", 1), ("cache_all", 32)):
-        size = 2 * formulas.TransformerShape(0, layers, 32, 128, 4096, 0, 32, True).cache_elements(
-            2048
-        )
-        yield from (
-            (name, size),
-            (f"{name}_mb", size / 1e6),
-            (f"{name}_gb", size / 1e9),
-            (f"{name}_gib", size / 2**30),
-        )
+        shape = formulas.TransformerShape(0, layers, 32, 128, 4096, 0, 32, True)
+        size = 2 * shape.cache_elements(2048)
+        yield name, size
+        yield f"{name}_mb", size / 1e6
+        yield f"{name}_gb", size / 1e9
+        yield f"{name}_gib", size / 2**30
 
 
 def _gpt2() -> Values:
-    gpt2 = model_config("gpt2")
-    operations = count_model(gpt2, 1, mode="inference").count.operations
+    operations = _inference("gpt2")
     token = operations.sum("forward").flops / 1024
-    yield from (("gpt2_token", token), ("gpt2_rate", 1e13 / token))
+    yield "gpt2_token", token
+    yield "gpt2_rate", 1e13 / token
     scores = operations.sum("forward", layer="transformer.h.0.attn", operator="mfulab::attention")
     projections = operations.sum("forward", layer="transformer.h.0.attn").flops - scores.flops
-    yield from (
-        ("attention", scores.flops),
-        ("attention_causal", scores.causal_flops),
-        ("softmax", 3 * 12 * 1024**2),
-    )
-    yield from (("projections", projections), ("attention_whole", scores.flops + projections))
+    yield "attention", scores.flops
+    yield "attention_causal", scores.causal_flops
+    yield "softmax", 3 * 12 * 1024**2
+    yield "projections", projections
+    yield "attention_whole", scores.flops + projections
     fused = 34 * 1024 * 768
-    yield from (
-        ("activations_scores", fused + 5 * 12 * 1024**2),
-        ("activations_fused_mb", fused / 1e6),
-    )
     layer = fused + 5 * 12 * 1024**2
-    yield from (("activations_scores_mb", layer / 1e6), ("activations_model", 12 * layer))
-    yield from (
-        ("activations_model_mb", 12 * layer / 1e6),
-        ("activations_model_fused_mb", 12 * fused / 1e6),
-    )
+    yield "activations_scores", layer
+    yield "activations_fused_mb", fused / 1e6
+    yield "activations_scores_mb", layer / 1e6
+    yield "activations_model", 12 * layer
+    yield "activations_model_mb", 12 * layer / 1e6
+    yield "activations_model_fused_mb", 12 * fused / 1e6
     yield "activations_printed_mb", 1024 * 12 * 768 * 4 / 1e6
     with torch.device("meta"):
-        yield "gpt2_parameters", sum(parameter.numel() for parameter in build(gpt2).parameters())
+        gpt2 = build(model_config("gpt2"))
+    yield "gpt2_parameters", sum(parameter.numel() for parameter in gpt2.parameters())
 
 
 def _numbers() -> Values:
     yield "bits_of_one", struct.unpack(">I", struct.pack(">f", 1.0))[0]
-    yield from (
-        ("epsilon_fp32", torch.finfo(torch.float32).eps),
-        ("epsilon_fp64", torch.finfo(torch.float64).eps),
-    )
-    yield from (("sum_of_tenths", 0.1 + 0.2), ("microsecond", round(1 / 1e-6)))
+    yield "epsilon_fp32", torch.finfo(torch.float32).eps
+    yield "epsilon_fp64", torch.finfo(torch.float64).eps
+    yield "sum_of_tenths", 0.1 + 0.2
+    yield "microsecond", round(1 / 1e-6)
     with mpmath.workprec(113):
         yield "epsilon_binary128", float(mpmath.eps)
-        yield (
-            "tenths_binary128",
-            float(mpmath.mpf(1) / 10 + mpmath.mpf(2) / 10 - mpmath.mpf(3) / 10),
-        )
+        tenths_off = mpmath.mpf(1) / 10 + mpmath.mpf(2) / 10 - mpmath.mpf(3) / 10
+        yield "tenths_binary128", float(tenths_off)
     yield "epsilon_longdouble", float(np.finfo(np.longdouble).eps)
-    tenths = {
+    (tenths,) = {
         Context(prec=digits).add(Decimal("0.1"), Decimal("0.2")) - Decimal("0.3")
-        for digits in (7, 16, 34)
+        for digits in (7, 16, 34)  # the result is the same for all three
     }
-    yield "tenths_decimal", float(*tenths)  # one and the same in all three
+    yield "tenths_decimal", float(tenths)
     seven = Context(prec=7)
     yield "thirds_decimal", seven.multiply(seven.divide(Decimal(1), Decimal(3)), Decimal(3))
-    yield from (
-        ("ulp_one", float(np.spacing(np.float32(1)))),
-        ("ulp_fp32", float(np.spacing(np.float32(2**24)))),
-    )
+    yield "ulp_one", float(np.spacing(np.float32(1)))
+    yield "ulp_fp32", float(np.spacing(np.float32(2**24)))
     yield "counted", float(np.float32(2**24) + np.float32(1))
     a100 = peak("NVIDIA A100-SXM4-80GB", "bf16")
     yield "a100_peak", a100.datasheet if a100 else None
 
 
 class _LayerNorm(nn.Module):
-    """The listing's layer norm: eight calls of seven kinds, the sum twice."""
+    """Layer norm written out as in the listing: eight calls of seven operators, as addition occurs
+    twice."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -258,6 +244,7 @@ def _quantised_statically() -> None:
 
 
 def _raised(call: Callable[[], object]) -> str:
+    """Name of the exception that a call raises, or `none`."""
     with warnings.catch_warnings(action="ignore"):
         try:
             call()
@@ -271,14 +258,13 @@ def _practice() -> Values:
     layer = nn.Linear(64, 64)
     prune.l1_unstructured(layer, "weight", amount=0.5)
     yield "pruned_rows", int((layer.weight == 0).all(dim=1).sum())
-    for name, operator in (("old", "self_cuda_time_total"), ("new", "self_device_time_total")):
-        yield (
-            f"{name}_attribute",
-            "exists" if hasattr(FunctionEventAvg(), operator) else "does not exist",
-        )
+    for name, attribute in (("old", "self_cuda_time_total"), ("new", "self_device_time_total")):
+        exists = hasattr(FunctionEventAvg(), attribute)
+        yield f"{name}_attribute", "exists" if exists else "does not exist"
     for name, call in (("update", lambda: layer.bias.sub_(0.1)), ("static", _quantised_statically)):
         answer = _raised(call)
-        yield from ((f"{name}_raises", int(answer != "none")), (f"{name}_answer", answer))
+        yield f"{name}_raises", int(answer != "none")
+        yield f"{name}_answer", answer
     for name, norm in (("norm_fused", nn.LayerNorm(64)), ("norm_operators", _LayerNorm(64))):
         totals = _operations(nn.Sequential(norm), 8, 64).totals
         forward = {}
@@ -287,23 +273,28 @@ def _practice() -> Values:
                 forward[key] = total
         yield name, sum(total.calls for total in forward.values())
         yield f"{name}_kinds", len({key.operator for key in forward})
-    yield from (("soft_gradient", _soft_gradient()), ("deprecated", _deprecated()))
+    yield "soft_gradient", _soft_gradient()
+    yield "deprecated", _deprecated()
 
 
 def _cuda_python() -> Values:
-    """Says what cuda-python has of cuBLAS, and whether it raises for a device that is not there."""
-    raised, answer, module = None, *["cuda-python is not installed"] * 2
+    """Yields whether cuda-python has a cuBLAS module, and whether it raises for a device that does
+    not exist."""
+    raised = None
+    answer = module = "cuda-python is not installed"
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
         from cuda.bindings import runtime
 
         module = "exists" if importlib.util.find_spec("cuda.bindings.cublas") else "does not exist"
         answer = _raised(lambda: runtime.cudaSetDevice(9999))
         raised = int(answer != "none")
-    yield from (("cublas_module", module), ("cuda_raised", raised), ("cuda_answer", answer))
+    yield "cublas_module", module
+    yield "cuda_raised", raised
+    yield "cuda_answer", answer
 
 
 def _soft_gradient() -> float:
-    """Gradient of distillation at temperature 4 ÷ that at 1."""
+    """Ratio of the gradient norm of distillation at temperature 4 to that at 1."""
     generator = torch.Generator().manual_seed(0)
     teacher, start = (
         1e-3 * torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(2)
@@ -318,21 +309,20 @@ def _soft_gradient() -> float:
 
 
 def _deprecated() -> int:
+    """Number of calls in the material that PyTorch warns are deprecated."""
     linear = nn.Linear(2, 2)
     amp = torch.cuda.amp
     deprecated = 0
-    old: list[Callable[[], object]] = [
+    calls: list[Callable[[], object]] = [
         lambda: amp.autocast(enabled=False),
         lambda: amp.GradScaler(enabled=False),
-    ]
-    old += [
         lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}),
         lambda: torch.jit.script(linear),
     ]
-    for use in old:
+    for call in calls:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            use()
+            call()
         deprecated += any(
             issubclass(warning.category, FutureWarning | DeprecationWarning) for warning in caught
         )

@@ -1,5 +1,4 @@
-"""Texts of the seminar's numbers (`seminar.yaml`) in a language, by the key of each line and the
-values in them."""
+"""Texts of the seminar's table (`seminar.yaml`) in each language, by the key of a line."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -19,14 +18,15 @@ _BY_LANGUAGE = {
 
 
 def lines() -> list[Record]:
-    """The lines of `seminar.yaml`, in its order."""
+    """Returns the lines of `seminar.yaml` in order."""
     content: list[dict[str, Any]] = data(FILE)
     return content
 
 
 @cache
 def translated(language: str) -> Mapping[str, Mapping[str, str]]:
-    """Texts of a language that differ from the English ones, by a line's key; none of English."""
+    """Translated texts of a language by the key of a line. Empty for English and unknown
+    languages."""
     if language not in _BY_LANGUAGE:
         return {}
     content: Mapping[str, Mapping[str, str]] = data(_BY_LANGUAGE[language])
@@ -34,14 +34,17 @@ def translated(language: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def names(template: str) -> list[str]:
-    """The values that a text asks for."""
+    """Names of the values in a template."""
     return [name for _, name, _, _ in Formatter().parse(template) if name]
 
 
 def in_words(row: Mapping[str, str], language: str) -> dict[str, str]:
-    """The texts of a row of the table in a language; as they are where it has none."""
+    """Texts of a row of the table in a language. A text without a translation stays English."""
     texts = translated(language).get(row["key"], {})
     words = translated(language).get("words", {})
     values = parse_json(row["values"] or "{}")
-    said = {name: words.get(value, value) for name, value in values.items()}
-    return {name: texts[name].format(**said) if name in texts else row[name] for name in TEXTS}
+    values = {name: words.get(value, value) for name, value in values.items()}
+    found = {}
+    for name in TEXTS:
+        found[name] = texts[name].format(**values) if name in texts else row[name]
+    return found

@@ -1,4 +1,5 @@
-"""Values of the seminar's statements on gradients, quantisation, devices and rates, tried here."""
+"""Values for the seminar's statements on gradients, quantisation, devices and rates, computed
+here."""
 
 import importlib.util
 import math
@@ -14,18 +15,18 @@ from mfulab.device.datasheets import find
 from mfulab.flops import formulas
 
 Values = Iterator[tuple[str, Any]]
-STEPS = 10  # updates by hand whose graph is measured
+STEPS = 10  # manual updates whose graph is counted
 A100 = "NVIDIA A100-SXM4-80GB"
 H100 = "NVIDIA H100 80GB HBM3"
-HALF = 2  # bytes of a number of 16 bits
+HALF = 2  # bytes of a 16-bit number
 
 
 def values() -> Values:
-    """Each name of `seminar.yaml` that is computed here, with its value."""
+    """Yields (name, value) for each name of `seminar.yaml` that this module computes."""
     yield from _gradients()
     yield from _quantisation()
     yield from _devices()
-    yield from _lost()
+    yield from _slow_kernel()
     yield from _rates()
 
 
@@ -41,7 +42,8 @@ def _gradients() -> Values:
 
 
 def updated(steps: int) -> torch.Tensor:
-    """A weight after updates by hand that autograd records, since none is within no_grad."""
+    """Returns a weight after manual updates that autograd records, because they are not under
+    no_grad."""
     weight = torch.ones(3, requires_grad=True)
     for _ in range(steps):
         (gradient,) = torch.autograd.grad((weight**2).sum(), weight)
@@ -50,7 +52,7 @@ def updated(steps: int) -> torch.Tensor:
 
 
 def graph_nodes(result: torch.Tensor) -> int:
-    """Operations that autograd keeps for a result, its leaves left out."""
+    """Counts the autograd nodes of a result's graph, without its leaves."""
     open_nodes = [result.grad_fn]
     seen = set()
     while open_nodes:
@@ -58,7 +60,7 @@ def graph_nodes(result: torch.Tensor) -> int:
         if node is None or node in seen or node.name().endswith("AccumulateGrad"):
             continue
         seen.add(node)
-        open_nodes.extend(before for before, _ in node.next_functions)
+        open_nodes.extend(previous for previous, _ in node.next_functions)
     return len(seen)
 
 
@@ -76,8 +78,8 @@ class Quantised(nn.Module):
 
 
 def static_error(calibrated: bool) -> float:
-    """‖quantised − float32‖ / ‖float32‖ of a layer quantised statically, with or without inputs
-    from which the ranges of its tensors are read."""
+    """Relative error, ‖quantised − float32‖ / ‖float32‖, of a statically quantised layer. If
+    `calibrated`, inputs are passed first, from which observers read the range of each tensor."""
     torch.manual_seed(0)
     model = Quantised().eval()
     inputs = torch.randn(256, 64)
@@ -87,8 +89,8 @@ def static_error(calibrated: bool) -> float:
         prepared = torch.ao.quantization.prepare(model)
         if calibrated:
             prepared(inputs)
-        lost = torch.ao.quantization.convert(prepared)(inputs) - exact
-    return float(torch.linalg.vector_norm(lost) / torch.linalg.vector_norm(exact))
+        error = torch.ao.quantization.convert(prepared)(inputs) - exact
+    return float(torch.linalg.vector_norm(error) / torch.linalg.vector_norm(exact))
 
 
 def _quantisation() -> Values:
@@ -108,7 +110,7 @@ def _devices() -> Values:
 
 
 def _cublas_error() -> str:
-    """Exception of the official bindings of cuBLAS; they need no device to say it."""
+    """Name of the exception in the official bindings of cuBLAS; needs no device."""
     if importlib.util.find_spec("nvmath") is None:
         return "an exception (nvmath-python is not installed here)"
     from nvmath.bindings import cublas
@@ -117,7 +119,8 @@ def _cublas_error() -> str:
 
 
 def _last_error_values() -> int | None:
-    """Values that cudaGetLastError returns: its code, and nothing of memory."""
+    """Number of values that cudaGetLastError returns: only an error code. None without
+    cuda-python."""
     if (
         importlib.util.find_spec("cuda") is None
         or importlib.util.find_spec("cuda.bindings") is None
@@ -129,21 +132,24 @@ def _last_error_values() -> int | None:
 
 
 def greatest_error(dropped_bits: int) -> float:
-    """Largest error of a float32 product of 512×512 uniform matrices whose operands lose so many
-    bits of their fraction; TF32 drops 13."""
+    """Largest absolute error of a float32 product of uniform 512×512 matrices whose operands lose
+    `dropped_bits` bits of their fraction. TF32 drops 13."""
     generator = np.random.default_rng(0)
     operands = [generator.random((512, 512), dtype=np.float32) for _ in range(2)]
     exact = operands[0].astype(np.float64) @ operands[1].astype(np.float64)
     step = np.float32(2.0 ** (dropped_bits + 1) + 1)  # Dekker's splitting
     rounded = []
     for matrix in operands:
-        large = step * matrix
-        rounded.append(large - (large - matrix) if dropped_bits else matrix)
+        if dropped_bits:
+            large = step * matrix
+            matrix = large - (large - matrix)
+        rounded.append(matrix)
     return float(np.abs(rounded[0] @ rounded[1] - exact).max())
 
 
-def _lost() -> Values:
-    """Values about the text's slow kernel: its clock, and PyTorch's greatest error of 6.0e-4."""
+def _slow_kernel() -> Values:
+    """Values about the text's slow kernel: transfers in its time, and errors relative to PyTorch's
+    6.0e-4."""
     yield "counted_transfers_s", 0
     yield "fp32_share", greatest_error(0) / 6.0e-4
     yield "tf32_share", greatest_error(13) / 6.0e-4

@@ -1,4 +1,4 @@
-"""Drawings of figures, in the modules of this folder; here their words, and numbers in words."""
+"""Drawing of figures. This module re-exports the names that all figures need."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""Curves against batch size: which runs form a series, and how series are named."""
+"""Curves over batch size: which runs form a series, and how series are named."""
 
 import pandas as pd
 
@@ -7,19 +7,18 @@ from mfulab.core.parts import Row
 from mfulab.lab.report import frames
 
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
-TOLD = ("mode", "precision")  # that names tell first
+TOLD = ("mode", "precision")  # columns that come first in names
 
 
 def series(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of those series (runs alike in all but the batch size) that have two batch sizes or
-    more."""
+    """Rows of series with at least two batch sizes. Runs of a series differ only in batch size."""
     rows = frames.one_each(frames.alone(rows), [*KEYS, "batch_size"])
     sizes = rows.groupby(KEYS, dropna=False)["batch_size"].transform("nunique")
     return frames.those(rows, sizes >= 2).sort_values("batch_size")
 
 
 def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The smallest and the largest batch of each series, with the same index."""
+    """Rows of the smallest and of the largest batch of each series, with the same index."""
     ordered = rows.sort_values("batch_size")
     ordered = ordered.set_index(ordered.groupby(KEYS, dropna=False).ngroup())
     first, last = (
@@ -29,8 +28,7 @@ def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def named(row: pd.Series, text: Texts) -> str:
-    """A series in words: model, mode and precision; workload and execution where they are not the
-    plain ones."""
+    """Name of a series: model, mode and precision; also workload and execution if not plain."""
     words = [
         text.name("mode", row["mode"]),
         text.name("precision", row["precision"]),
@@ -40,7 +38,7 @@ def named(row: pd.Series, text: Texts) -> str:
 
 
 def variant(row: Row | pd.Series, text: Texts) -> list[str]:
-    """Workload and execution of a run, each where it is not the plain one."""
+    """Workload and execution of a run, each only if it is not the plain one."""
     words = []
     if row["workload"] not in ("", row["mode"]):
         words = [row["workload"]]
@@ -50,16 +48,14 @@ def variant(row: Row | pd.Series, text: Texts) -> list[str]:
 
 
 def apart(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """A name a row: its model, and each of mode, precision, batch, variant and length in which rows
+    """Names of rows: the model, and of mode, precision, batch and variant those in which rows
     differ."""
     why = text.within("why")
+    batches = []
+    for size in rows["batch_size"]:
+        batches.append(why("batch", batch_size=int(size)) if size == size else "")
+    variants = [", ".join(variant(row, text)) for row in rows.to_dict("records")]
     parts = [[text.name(kind, value) for value in rows[kind]] for kind in TOLD]
-    parts.append(
-        [why("batch", batch_size=int(size)) if size == size else "" for size in rows["batch_size"]]
-    )
-    parts.append([", ".join(variant(row, text)) for row in rows.to_dict("records")])
-    differing = []
-    for part in parts:
-        if len({*part}) > 1:
-            differing.append(part)
+    parts += [batches, variants]
+    differing = [part for part in parts if len({*part}) > 1]
     return [", ".join(filter(None, words)) for words in zip(rows["model"], *differing, strict=True)]

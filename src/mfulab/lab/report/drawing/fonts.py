@@ -1,5 +1,5 @@
-"""The Hangul font NanumGothic (NAVER, SIL Open Font License), for figures, and cut to the letters
-of a page."""
+"""The Hangul font NanumGothic (NAVER, SIL Open Font License): for figures, and as a subset for the
+page."""
 
 import base64
 import logging
@@ -17,7 +17,7 @@ FILES = {400: "NanumGothic.ttf", 700: "NanumGothicBold.ttf"}
 
 
 def paths() -> dict[int, Path]:
-    """The font's files by weight; none where the package is not installed."""
+    """Files of the font by weight; empty if its package is not installed."""
     package = find_spec("koreanize_matplotlib")
     folder = Path(package.origin).parent / "fonts" if package and package.origin else Path()
     found = {}
@@ -28,12 +28,12 @@ def paths() -> dict[int, Path]:
 
 
 def families() -> list[str]:
-    """The fonts of all figures, in the order in which a glyph is looked for; registers the Hangul
-    one."""
+    """Registers the Hangul font. Returns the font families of all figures, in the order in which
+    glyphs are looked up."""
     fonts = font_manager.fontManager.ttflist
     for weight, path in paths().items():
         if not any(font.fname == str(path) and font.weight == weight for font in fonts):
-            # Not addfont: the bold file calls itself semibold, which no search for bold finds.
+            # Not addfont: the bold file claims to be semibold, so a search for bold would miss it.
             fonts.append(font_manager.FontEntry(fname=str(path), name=HANGUL, weight=weight))
     if paths():
         return ["DejaVu Sans", HANGUL]
@@ -41,23 +41,25 @@ def families() -> list[str]:
 
 
 def faces(text: str) -> str:
-    """CSS that brings the font's glyphs for the Hangul of `text` with it; empty without one."""
-    letters = sorted(
-        {letter for letter in set(text) if "ᄀ" <= letter <= "ᇿ" or "가" <= letter <= "힣"}
-    )
+    """CSS with the embedded glyphs of the Hangul letters in `text`; empty if there are none."""
+    letters = "".join(sorted(letter for letter in set(text) if _is_hangul(letter)))
     if not letters:
         return ""
     return "".join(
         f'@font-face{{font-family:"{ON_PAGE}";font-weight:{weight};unicode-range:U+1100-11FF,U+AC00-D7A3;'
-        f"src:url(data:font/woff;base64,{_cut(path, ''.join(letters))})}}"
+        f"src:url(data:font/woff;base64,{_subset(path, letters)})}}"
         for weight, path in paths().items()
     )
 
 
-def _cut(path: Path, letters: str) -> str:
-    logging.getLogger("fontTools.subset").setLevel(
-        logging.ERROR
-    )  # it tells of editing tables that no reader needs
+def _is_hangul(letter: str) -> bool:
+    return "ᄀ" <= letter <= "ᇿ" or "가" <= letter <= "힣"
+
+
+def _subset(path: Path, letters: str) -> str:
+    """The font's glyphs for `letters` as a WOFF file in base64."""
+    # Warnings about font tables that it edits are of no use here.
+    logging.getLogger("fontTools.subset").setLevel(logging.ERROR)
     font = TTFont(path, recalcTimestamp=False)
     cutter = subset.Subsetter(
         subset.Options(layout_features=[], hinting=False, notdef_outline=True)

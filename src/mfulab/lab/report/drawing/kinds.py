@@ -1,5 +1,5 @@
-"""Points, lines, bars, stacks and cells, drawn by seaborn from rows, a mark a row; nothing is
-estimated again."""
+"""Points, lines, bars, stacks and heat maps of rows, drawn by seaborn. Each row is one mark,
+without further estimation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +18,8 @@ from mfulab.lab.report.frames import DataFrame, Series
 
 @contextmanager
 def _unlabelled(axes: Axes) -> Iterator[None]:
-    """Keeps the axes' labels, in whose place seaborn writes names of columns; where one stands it
-    makes no ticks."""
+    """Keeps the labels of the axes, which seaborn would replace by names of columns. A blank label
+    keeps seaborn from setting one."""
     labels = {"xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel()}
     axes.set(xlabel=labels["xlabel"] or " ", ylabel=labels["ylabel"] or " ")
     yield
@@ -35,14 +35,14 @@ def points(
     interval: Sequence[str] = (),
     **look: Any,
 ) -> None:
-    """A point a row at `x` and `y`, with `told` in its title; `interval` are columns of the ends,
-    of x if named so."""
+    """Draws a point for each row at `x` and `y`. `tooltip` are columns of its tooltip. `interval`
+    are the columns of an interval's ends, of x if named after it, else of y."""
     looks = []
     for word in ("hue", "style", "size"):
         if look.get(word):
             looks.append(look[word])
     read = dict.fromkeys([x, y, *tooltip, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
-    rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
+    rows = rows.filter([*read]).dropna(subset=[x, y])  # only the columns needed, as rows have many
     if rows.empty:
         return
     usual = {
@@ -56,9 +56,9 @@ def points(
         sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
     runs.mark(axes.collections[-1], rows, *(tooltip or (x, y)))
     if interval:
-        of, side = (x, "xerr") if interval[0].startswith(x) else (y, "yerr")
-        low = rows[of] - rows[interval[0]]
-        high = rows[interval[1]] - rows[of]
+        column, side = (x, "xerr") if interval[0].startswith(x) else (y, "yerr")
+        low = rows[column] - rows[interval[0]]
+        high = rows[interval[1]] - rows[column]
         reach = {side: [low.clip(lower=0).fillna(0), high.clip(lower=0).fillna(0)]}
         ink = rows[look["hue"]].map(look["palette"]).tolist()
         axes.errorbar(rows[x], rows[y], **reach, fmt="none", ecolor=ink, elinewidth=1.3)
@@ -76,8 +76,8 @@ def lines(
     linewidth: float = 2,
     **look: Any,
 ) -> None:
-    """A line for each distinct value of `by` (default: of hue and dash), in the order of its rows,
-    with its points."""
+    """Draws a line and its points for each distinct value of `by` (default: hue and dash), in the
+    order of rows."""
     rows = rows.dropna(subset=[x, y])
     if rows.empty:
         return
@@ -123,9 +123,9 @@ def bars(
     labelsize: float = 0,
     **look: Any,
 ) -> None:
-    """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind
-    it, pale where the column `pale` is false. Without hue and order every row has a line of its
-    own."""
+    """Draws a bar for each row, the first at the top (at the left if `upright`). Bars start at the
+    column `start`, end with the text of the column `words`, and are pale if `pale` is False.
+    Without hue and order, every row has a line of its own."""
     lanes, names = _lanes(rows, value, name, order, look)
     drawn: list[Rectangle] = []
     if len(lanes):
@@ -135,24 +135,25 @@ def bars(
     runs.mark(drawn, lanes, *(tooltip or (value,)))
     if pale:
         for bar, differs in zip(drawn, lanes[pale], strict=True):
-            bar.set_alpha(None if differs else style.PALE)
+            if not differs:
+                bar.set_alpha(style.PALE)
     set_ticks = axes.set_xticks if upright else axes.set_yticks
     set_ticks(range(len(names)), names)
     axes.grid(axis="x" if upright else "y", visible=False)
     if labelsize:
         axes.tick_params(axis="y", labelsize=labelsize)
     if words:
-        _write_behind(axes, drawn, lanes[words], fontsize)
+        _label_ends(axes, drawn, lanes[words], fontsize)
 
 
-LANES = "lane"  # the column of a bar's line
+LANES = "lane"  # column with the line of each bar
 
 
 def _lanes(
     rows: DataFrame, value: str, name: str, order: Sequence[str] | None, look: style.Look
 ) -> tuple[DataFrame, list[str]]:
-    """Rows with a value in the order in which seaborn draws them, each with its LANES, and the names
-    of these lines; the order of lines and hues is added to `look`."""
+    """Returns the rows with a value, in seaborn's drawing order and with LANES, and the names of
+    all lines. Sets the order of lines and hues in `look`."""
     names = list(order or dict.fromkeys(rows[name]))
     lanes = rows.assign(**{LANES: rows[name]})
     look["order"] = names
@@ -171,7 +172,7 @@ def _lanes(
 def _drawn_bars(
     axes: Axes, lanes: DataFrame, value: str, upright: bool, look: style.Look
 ) -> list[Rectangle]:
-    """The bars that seaborn draws, one a row in its order."""
+    """Draws the bars and returns them, one for each row in order."""
     before = len(axes.patches)
     place = {"x": LANES, "y": value} if upright else {"x": value, "y": LANES}
     usual = {
@@ -188,8 +189,8 @@ def _drawn_bars(
     return list(axes.patches[before:])
 
 
-def _write_behind(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsize: float) -> None:
-    """Writes words behind the ends of bars."""
+def _label_ends(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsize: float) -> None:
+    """Writes a label after the end of each bar."""
     paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
     anchor = {"textcoords": "offset points", "va": "center", "fontsize": fontsize, "bbox": paper}
     for bar, label in zip(drawn, labels, strict=True):
@@ -201,8 +202,8 @@ def _write_behind(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsi
 def stacks(
     axes: Axes, rows: DataFrame, parts: Mapping[str, str], name: str, *tooltip: str, **look: Any
 ) -> None:
-    """A bar a row of its columns `parts`, each in its colour, one behind another; what is missing
-    takes nothing."""
+    """Draws a bar for each row, composed of its columns `parts` in their colours. Missing parts
+    have length 0."""
     start = pd.Series(0.0, rows.index)
     for part, color in parts.items():
         here = rows.assign(**{part: rows[part].astype(float).fillna(0)})
@@ -231,8 +232,8 @@ def cells(
     small: float = 10,
     **look: Any,
 ) -> None:
-    """A heat map with `words` in its cells; a row of `rows` belongs to the cell of its columns
-    `across` and `down`."""
+    """Draws a heat map of `table` with `words` in its cells. Each row of `rows` belongs to the cell
+    given by its columns `across` and `down`."""
     sns.heatmap(
         table,
         ax=axes,
@@ -243,16 +244,14 @@ def cells(
         linecolor=style.PAPER,
         **{"cmap": "crest"} | look,
     )
-    for words_in_cell in axes.texts:  # in a dark page the paper's white would be black
+    for label in axes.texts:  # the page's dark theme replaces the usual white and black
         color = style.ON_PALE
-        if to_hex(words_in_cell.get_color()) == style.PAPER:
+        if to_hex(label.get_color()) == style.PAPER:
             color = style.ON_DEEP
-        words_in_cell.set_color(color)
-    places = (
-        table.columns.get_indexer(rows[across]) + 0.5,
-        table.index.get_indexer(rows[down]) + 0.5,
-    )
-    runs.cells(axes, rows, *places, *tooltip)
+        label.set_color(color)
+    x = table.columns.get_indexer(rows[across]) + 0.5
+    y = table.index.get_indexer(rows[down]) + 0.5
+    runs.cells(axes, rows, x, y, *tooltip)
     axes.set(xlabel="", ylabel="")
     axes.grid(visible=False)
     axes.tick_params(axis="y", labelrotation=0)
@@ -268,10 +267,12 @@ def lanes(
     apart: float = 0.1,
     **look: Any,
 ) -> Series:
-    """The heights of rows whose names are lines of the y axis, the first below; hues stand `apart`,
-    the first above."""
+    """Labels the y axis with the names in `order`, the first at the bottom. Returns the height of
+    each row; hues on a line are `apart`, the first at the top."""
     axes.set_yticks(range(len(order)), list(order), **look)
     axes.set_ylim(-0.6, len(order) - 0.4)
     heights = rows[name].map({value: index for index, value in enumerate(order)}).astype(float)
+    if not hue:
+        return heights
     shift = {value: apart * ((len(hues) - 1) / 2 - index) for index, value in enumerate(hues)}
-    return heights + (rows[hue].map(shift).astype(float) if hue else 0.0)
+    return heights + rows[hue].map(shift).astype(float)

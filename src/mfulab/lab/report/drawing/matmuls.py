@@ -1,17 +1,17 @@
-"""Selection of matmul rows that belong side by side."""
+"""Selects matmul rows that are compared with each other."""
 
 import pandas as pd
 
-NEARLY_ALL = 0.75
+NEARLY_ALL = 0.75  # share of implementations that a size must have
 
 
 def square(rows: pd.DataFrame) -> pd.DataFrame:
-    """Unbatched n × n × n matmuls, the fastest block size of each."""
+    """Unbatched n × n × n matmuls, each with its fastest block size."""
     return fastest(rows[cube(rows)])
 
 
 def cube(rows: pd.DataFrame) -> pd.Series:
-    """True for a matmul of n × n × n."""
+    """True for unbatched matmuls of n × n × n."""
     is_square = rows["m"] == rows["n"]
     is_deep = rows["n"] == rows["k"]
     is_single = rows["batch"].fillna(1) == 1
@@ -19,7 +19,7 @@ def cube(rows: pd.DataFrame) -> pd.Series:
 
 
 def fastest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fastest row of each machine, implementation, size and precision, with the implementation's
+    """Fastest row of each machine, implementation, size and precision. Adds the implementation's
     `family`."""
     rows = rows.sort_values("time_s")
     rows = rows.drop_duplicates(["machine", "kernel", "size", "precision"])
@@ -30,8 +30,8 @@ def fastest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def most_shared(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of each machine and format at its largest size that NEARLY_ALL of the most
-    implementations of any size have."""
+    """Rows of each machine and format at the largest size that nearly as many implementations have
+    as any size."""
     chosen = []
     for _, here in rows.groupby(["machine", "precision"], sort=False):
         kernels = here.groupby("n")["kernel"].nunique()

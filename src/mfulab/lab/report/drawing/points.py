@@ -1,4 +1,4 @@
-"""Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are
+"""Runs as points: colour shows the precision, size the batch, shape the mode. Doubtful runs are
 hollow."""
 
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, runs, style
 from mfulab.lab.report.frames import DataFrame, Series
 
-NAMED = 12  # models a panel
-KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
+NAMED = 12  # models named in a panel
+KEPT_CLEAR = 400  # points that labels avoid; with more, no free place would be left
 
 
 def scatter(
@@ -22,9 +22,9 @@ def scatter(
     colors: Mapping[str, str],
     shapes: Mapping[str, str] | None = None,
 ) -> None:
-    """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful
-    rows are hollow."""
-    # of marks that would lie on one another, to three digits, one is enough
+    """Draws one point for each row at columns `x` and `y`. `colors` are by precision, `shapes` by
+    mode; doubtful rows are hollow."""
+    # Of marks at the same place, to three digits, only one is drawn.
     if len(rows) > style.MANY:
         mantissas, exponents = np.frexp(rows[[x, y]])
         looks = rows[["precision", "mode", "batch_size", runs.DOUBTFUL]]
@@ -36,7 +36,7 @@ def scatter(
 
 
 def _area(rows: DataFrame) -> Series:
-    """Area of each run's point in points², by the number of doublings of its batch."""
+    """Area of each run's point in points², which grows with each doubling of the batch."""
     return 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))
 
 
@@ -47,8 +47,8 @@ def panels(
     shapes: Mapping[str, str] | None = None,
     **shared: Any,
 ) -> Iterator[tuple[Axes, DataFrame]]:
-    """Yields a panel a machine with its points at two columns, for its scales and lines; then names
-    the models."""
+    """Yields the panel and rows of each machine, with its points drawn. Names the models after the
+    caller has set scales and lines."""
     for axes, here in style.by_machine(figure, rows, **shared):
         scatter(axes, here, *place, style.usual_colors(rows["precision"]), shapes)
         yield axes, here
@@ -56,8 +56,8 @@ def panels(
 
 
 def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> None:
-    """Puts the colours of precisions, `entries` and the meaning of hollow and of large points below
-    the title."""
+    """Adds the legend: colours of precisions, `entries`, and the meaning of hollow and large
+    points."""
     colors = style.dots(style.usual_colors(rows["precision"]), text, "precision")
     sizes = []
     if rows["batch_size"].nunique() > 1:
@@ -66,7 +66,8 @@ def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> Non
 
 
 def name_highest(axes: Axes, rows: DataFrame, x: str, y: str, every: int = 3) -> None:
-    """Names each model's highest point, off the others and off each `every`-th point of the lines."""
+    """Names each model's highest point. Labels avoid other points, and every `every`-th point of
+    lines."""
     lines = []
     for line in axes.lines:
         known = line.get_xydata()[::every]

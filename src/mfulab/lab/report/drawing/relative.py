@@ -1,4 +1,4 @@
-"""Runs relative to the same run at a baseline of one axis: which pairs there are, and how they are
+"""Runs relative to the same run at a baseline of one axis: how they are paired, described and
 drawn."""
 
 import numpy as np
@@ -13,67 +13,57 @@ from mfulab.lab.report.drawing import Legend, curves, kinds, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
 KEYS = (*curves.KEYS, "batch_size")
+# Columns that a pair has of both runs; the second line is what `frames.comparable` needs.
 READ = (
     *("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision"),
-    *(
-        "page_faults_per_s",
-        "page_fault_s",
-        "kept_memory_time_s",
-        "matmul_percent",
-    ),  # of `frames.comparable`
+    *("page_faults_per_s", "page_fault_s", "kept_memory_time_s", "matmul_percent"),
 )
-MOST = 24  # models a panel
-TITLE, LINE = 0.8, 0.24  # inches: a panel's title and axis, and each of its models
-SMALL = 9  # points
-MARGIN = 1.1  # by which two measured ceilings may err
+MOST = 24  # models in a panel
+TITLE, LINE = 0.8, 0.24  # inches for a panel's title and axis, and for each of its models
+SMALL = 9  # font size
+MARGIN = 1.1  # factor by which the ratio of two measured ceilings may be off
 
 
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
-    """Each run that has a partner at `axis == baseline`, at its largest such batch, with `speedup`
-    and its interval."""
+    """Pairs each run with the same run at `axis == baseline`, for each at the largest batch that
+    has a pair. Adds `speedup` and its interval."""
     keys = []
     for key in KEYS:
         if key != axis:
             keys.append(key)
-    filled = frames.one_each(
-        frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS
-    )
+    lengths = rows["sequence_length"].fillna(0)
+    filled = frames.one_each(frames.alone(rows).assign(sequence_length=lengths), KEYS)
     filled = filled.reindex(columns=dict.fromkeys([*filled, *READ, *frames.INTERVAL]))
     judged = []
     for name in frames.JUDGED:
         if name in filled:
             judged.append(name)
-    partners = filled[filled[axis] == baseline].drop_duplicates(keys)[
-        [*keys, *READ, *frames.INTERVAL, *judged]
-    ]
+    partners = filled[filled[axis] == baseline].drop_duplicates(keys)
+    partners = partners[[*keys, *READ, *frames.INTERVAL, *judged]]
     paired = filled[filled[axis] != baseline].merge(partners, on=keys, suffixes=("", "_base"))
     paired = frames.with_doubts_of_both(paired, judged, "_base")
-    largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform(
-        "max"
-    )
+    largest = paired.groupby(curves.KEYS)["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
-    pairs = paired[
-        ["speedup", *(f"{name}_base" for name in frames.INTERVAL), *frames.INTERVAL]
-    ].itertuples(index=False)
-    own = [
-        quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in pairs
-    ]
-    ends = ["speedup_low", "speedup_high"]
-    paired[ends] = pd.DataFrame(own, paired.index, ends, dtype=float)
-    # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
+    times = [*(f"{name}_base" for name in frames.INTERVAL), *frames.INTERVAL]
+    intervals = []
+    for speedup, *ends in paired[["speedup", *times]].itertuples(index=False):
+        intervals.append(quotient_interval(speedup, [ends[:3]], [ends[3:]]))
+    columns = ["speedup_low", "speedup_high"]
+    paired[columns] = pd.DataFrame(intervals, paired.index, columns, dtype=float)
+    # A format saves time by faster arithmetic or by fewer bytes, so neither bound can be exceeded.
     faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
-    wide = {name: float(form.bytes) for name, form in FORMATS.items()}
-    before = paired["effective_precision_base"].map(wide).astype(float)
-    fewer = before / paired["effective_precision"].map(wide).astype(float)
-    paired = paired.assign(possible=np.maximum(faster, fewer))
+    sizes = {name: float(form.bytes) for name, form in FORMATS.items()}
+    bytes_before = paired["effective_precision_base"].map(sizes).astype(float)
+    fewer_bytes = bytes_before / paired["effective_precision"].map(sizes).astype(float)
+    paired = paired.assign(possible=np.maximum(faster, fewer_bytes))
     best = paired.groupby(["machine", "model"])["speedup"].transform("max")
     return paired[best.groupby(paired["machine"]).rank(method="dense", ascending=False) <= MOST]
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
-    """Tells the largest and the least gain of comparable pairs, how many others there are, and
-    gains that cannot be."""
+    """Sentences on the largest and smallest speedup of comparable pairs, the number of other pairs,
+    and impossible speedups."""
     sound = frames.comparable(rows) & frames.comparable(rows, "_base")
     rows = frames.preferred(rows, sound)
     best = rows.loc[rows["speedup"].idxmax()]
@@ -95,14 +85,14 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
 
 
 def _gain(row: pd.Series, text: Texts) -> str:
-    """A pair's speed-up in words, without a number where the two intervals allow either order."""
+    """Text on a pair's speedup, without a number if its interval includes 1."""
     if row["speedup_low"] < 1 < row["speedup_high"]:
         return text("unsure")
     return times(row["speedup"], text)
 
 
 def times(speedup: float, text: Texts) -> str:
-    """A speed-up in words: how many times as fast, or how many times as long."""
+    """Text on a speedup: how many times as fast, or how many times as long."""
     key = "as_long"
     if speedup >= 1:
         key = "as_fast"
@@ -110,7 +100,7 @@ def times(speedup: float, text: Texts) -> str:
 
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
-    """A run in words, with its machine if there are several."""
+    """Name of a run, with its machine if there are several."""
     words = [text.name("mode", row["mode"]), text.name(axis, row[axis])]
     if rows["machine"].nunique() > 1:
         words.append(row["machine"])
@@ -118,11 +108,12 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
-    """A panel a machine and mode, dots of each model on a line, by its best gain; phases of
-    inference apart."""
+    """Draws a panel for each machine and mode, with a line for each model, sorted by its best
+    speedup. Phases of inference get lines of their own."""
     phase = ~rows["mode"].isin(("training", "inference"))
     pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
-    if len(pairs) < pairs["machine"].nunique() * pairs["mode"].nunique():  # a panel would be empty
+    if len(pairs) < pairs["machine"].nunique() * pairs["mode"].nunique():
+        # A panel would be empty: all modes share one.
         phase = pd.Series(True, rows.index)
     named = rows["model"] + ", " + rows["mode"].map(lambda mode: text.name("mode", mode))
     rows = rows.assign(
@@ -142,15 +133,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     panels = style.facets(figure, rows, text, "mode", titles, x=name, **shared)
     if len(machines) > 1:
         style.resize(figure, TITLE * (1 + len(machines)) + LINE * sum(counts))
-    colors = (
-        style.usual_colors(rows[axis])
-        if axis == "precision"
-        else style.colors(sorted(rows[axis].unique()))
-    )
+    colors = style.colors(sorted(rows[axis].unique()))
+    if axis == "precision":
+        colors = style.usual_colors(rows[axis])
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):
-        on_it = rows[rows["machine"] == machines[number // len(titles)]]
-        order = _order(on_it)
+        order = _order(rows[rows["machine"] == machines[number // len(titles)]])
         size = min(11, 240 / len(order)) if len(machines) == 1 else SMALL
         here = here[here["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
@@ -173,7 +161,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
 
 
 def _order(rows: pd.DataFrame) -> list[str]:
-    """Models by their best gain, the first below; those without a pair that is ranked are lowest."""
+    """Models by their best speedup, the first at the bottom. Models without a comparable pair are
+    lowest."""
     is_ranked = frames.comparable(rows) & frames.comparable(rows, "_base")
     models = rows.assign(is_ranked=is_ranked).groupby("model")[["is_ranked", "speedup"]].max()
     return list(models.sort_values(["is_ranked", "speedup"]).index)

@@ -1,5 +1,4 @@
-"""Marks of runs: each tells its run while the pointer rests on it, and is hollow where the run is
-doubtful."""
+"""Marks of runs: each has a tooltip that names its run, and is hollow if the run is doubtful."""
 
 import re
 import zlib
@@ -25,14 +24,12 @@ from mfulab.lab.report.drawing import Legend, style
 
 NAMED = ("recorded", "hardware", "run")  # the columns that name a run
 DOUBTFUL = "doubtful"  # the column of a figure's rows
-UNSEEN = (0.0, 0.0, 0.0, 0.0)  # not "none", on which no pointer rests
-RIM = (
-    0.46,
-    0.38,
-)  # of a cell, most of which are wider than high: what is left out reaches so far from its middle
-EDGE = 1.6  # points: the rim of a hollow mark
-# Matplotlib writes a collection's URLs as links, an element each; what begins so is no link but a
-# title.
+TRANSPARENT = (0.0, 0.0, 0.0, 0.0)  # not "none", which would not react to the pointer
+# Half width and height of the hollow part of a cell, in cells; most cells are wider than high.
+RIM = (0.46, 0.38)
+EDGE = 1.6  # line width in points of a hollow mark
+# Matplotlib writes the URLs of a collection as links, one for each element. URLs with this prefix
+# become tooltips instead.
 MARK = "hover:"
 LINK = re.compile(rf'<a xlink:href="{MARK}(\w*):([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
@@ -41,18 +38,19 @@ _with_hollow: WeakSet[Figure] = WeakSet()
 
 
 def key(figure: Figure, text: Texts) -> Legend:
-    """A legend's entry for hollow marks; none where the figure has none."""
+    """Legend entry for hollow marks; empty if the figure has none."""
     if figure in _with_hollow:
         return [style.dot(style.MUTED, text("hollow"), fillstyle="none")]
     return []
 
 
 def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
-    """Titles of points or bars, one a row in its order: run and columns `values`; doubtful ones
-    become hollow."""
+    """Adds a tooltip to each point or bar, one for each row: its run and the columns `values`.
+    Doubtful ones become hollow."""
     hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
     if isinstance(drawn, PathCollection):
-        drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
+        if len(rows) <= style.MANY:
+            drawn.set_urls(_titles(rows, values))
         if hollow.any():
             faces = np.resize(drawn.get_facecolor(), (len(hollow), 4))
             edges = drawn.get_edgecolor()
@@ -72,11 +70,11 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
 
 
 def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
-    """Titles of a heat map's cells, with middles at `x` and `y`, after their words; doubtful ones
-    keep a rim."""
+    """Adds tooltips to the cells of a heat map, with centres at `x` and `y`, after their texts are
+    drawn. Doubtful cells become hollow."""
     corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
     middles = np.column_stack([x, y]).astype(float)
-    faces = [style.PAPER if doubtful else UNSEEN for doubtful in rows[DOUBTFUL]]
+    faces = [style.PAPER if doubtful else TRANSPARENT for doubtful in rows[DOUBTFUL]]
     squares = middles[:, None] + corners * np.where(rows[[DOUBTFUL]], RIM, 0.5)[:, None]
     axes.add_collection(
         PolyCollection(
@@ -92,9 +90,10 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
+    """Tooltips of rows as URLs that `svg` recognises: checksum, run and values."""
     titles = []
-    # of no machine
-    rows = rows if set(NAMED) <= set(rows) else rows.assign(recorded=False, hardware="")
+    if not set(NAMED) <= set(rows):  # rows without a machine
+        rows = rows.assign(recorded=False, hardware="")
     for recorded, hardware, run, *numbers in rows[[*NAMED, *values]].itertuples(
         index=False, name=None
     ):
@@ -102,16 +101,15 @@ def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
         for name, value in zip(values, numbers, strict=True):
             if pd.notna(value):
                 parts.append(f"{name} {significant(value)}")
-        whose = "recorded/" * bool(recorded)
-        checksum = zlib.crc32(
-            f"{whose}{hardware}/{run}".encode(errors="replace")
-        )  # that the page links it by
+        prefix = "recorded/" if recorded else ""
+        # The page finds the run by this checksum.
+        checksum = zlib.crc32(f"{prefix}{hardware}/{run}".encode(errors="replace"))
         titles.append(f"{MARK}{checksum:08x}:{short(run)}: {', '.join(parts)}")
     return titles
 
 
 def svg(figure: Figure) -> str:
-    """The figure as the text of an SVG file; the same figure gives the same text."""
+    """Returns the figure as SVG; the same figure always gives the same text."""
     buffer = BytesIO()
     with style.theme():
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})

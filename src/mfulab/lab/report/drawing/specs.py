@@ -1,5 +1,5 @@
-"""Usual figures as declarations: which columns place, colour and name a mark, and which panels there
-are. Calling a declaration draws its figure."""
+"""Declarations of common figures: which columns place, colour and name marks, and which panels
+there are. Calling a declaration draws its figure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,35 +13,35 @@ from mfulab.lab.report.frames import DataFrame, Series
 
 Colors: TypeAlias = Mapping[Any, str]
 MANY_DOTS: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
-ROOM = 1.3  # length of an x axis in longest bars: what stands behind them needs the rest
+ROOM = 1.3  # length of an x axis ÷ longest bar; labels after the bars need the rest
 
 
 def unchanged(rows: DataFrame, text: Texts) -> DataFrame:
-    """Gives the rows themselves, which have all columns that are drawn."""
+    """Default of `dressed`: returns the rows, which have all columns needed."""
     return rows
 
 
 def untitled(here: DataFrame, text: Texts) -> str:
-    """Gives no words beside a machine's name."""
+    """Default of `titled`: no words after a machine's name."""
     return ""
 
 
 def every(rows: DataFrame) -> DataFrame:
-    """Gives all rows."""
+    """Default of `ends`: returns all rows."""
     return rows
 
 
 def untouched(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    """Leaves a panel as its marks make it."""
+    """Default of `finished`: leaves a panel as it is."""
 
 
 def no_entries(rows: DataFrame, text: Texts) -> Legend:
-    """Gives no entry for the legend besides those of the hues."""
+    """Default of `entries`: no legend entries besides those of the hues."""
     return []
 
 
 def present(colors: Colors) -> Callable[[Series], Colors]:
-    """Gives a function that keeps those of the colours whose values are among the rows'."""
+    """Returns a function that selects those of the colours whose values occur in a column."""
 
     def kept(values: Series) -> Colors:
         distinct = set(values)
@@ -56,33 +56,33 @@ def present(colors: Colors) -> Callable[[Series], Colors]:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A mark a row, at its columns `x` and `y`: a panel a machine, or a machine and value of the
-    column `facet`. Labels are keys of texts, which take the first row."""
+    """Draws a mark for each row at its columns `x` and `y`. There is a panel for each machine and
+    value of the column `facet`, if set. Labels are keys of texts, formatted with the first row."""
 
     x: str
     y: str
-    told: Sequence[str] = ()  # columns that a mark's title tells besides its place
+    told: Sequence[str] = ()  # further columns in a mark's tooltip
     x_label: str = ""
     y_label: str = ""
     facet: str = ""
-    most: int = 3  # panels of the facet
-    below: bool = False  # machines lie below one another, where their lines' names need the width
+    most: int = 3  # panels of the facet at most
+    below: bool = False  # panels below each other, if labels at their right need the width
     hue: str = ""
-    kind: str = ""  # of the hue's names in the catalogue; its own texts without one
+    kind: str = ""  # of the hue's names in the catalogue; if empty, the figure's own texts
     colors: Callable[[Series], Colors] = style.colors
-    markers: Callable[[Colors], Mapping[Any, str]] | None = None  # a shape a hue
-    marker: str = "o"  # in the legend, where hues have no shapes; a line without one
-    keyed: bool = True  # the legend tells the hues
-    reference: float | None = None  # the x that values are held against
+    markers: Callable[[Colors], Mapping[Any, str]] | None = None  # a shape for each hue
+    marker: str = "o"  # in the legend, if hues have no shapes; a line if empty
+    keyed: bool = True  # whether the legend has the hues
+    reference: float | None = None  # x of a line that values are compared with
     dressed: Callable[[DataFrame, Texts], DataFrame] = unchanged  # adds columns of words
-    titled: Callable[[DataFrame, Texts], str] = untitled  # words behind a machine's name
+    titled: Callable[[DataFrame, Texts], str] = untitled  # words after a machine's name
     finished: Callable[[Axes, DataFrame, DataFrame, Texts], None] = untouched  # sets limits, ticks
-    entries: Callable[[DataFrame, Texts], Legend] = no_entries  # further ones of the legend
+    entries: Callable[[DataFrame, Texts], Legend] = no_entries  # further legend entries
     shared: Mapping[str, object] = field(default_factory=dict)  # options of panels
     look: Mapping[str, object] = field(default_factory=dict)  # options of marks
 
     def __call__(self, rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-        """Draws the rows; gives the entries of the legend."""
+        """Draws the rows and returns the legend entries."""
         rows = self.dressed(rows, text)
         palette: Mapping[Any, str] = {}
         shapes: Mapping[Any, str] = {}
@@ -103,7 +103,7 @@ class Spec:
         return self.legend(palette, shapes, text) + self.entries(rows, text)
 
     def panels(self, rows: DataFrame, figure: Figure, text: Texts) -> list[tuple[Axes, DataFrame]]:
-        """Gives the panels, each with its rows."""
+        """Splits the rows into panels. Returns the axes of each with its rows."""
         shared: style.Look = dict(self.shared)
         machines = style.machines(rows) if "machine" in rows else [""]
         across = 1 if self.below else len(machines)
@@ -127,15 +127,15 @@ class Spec:
         return style.facets(figure, rows, text, self.facet or "panel", cases, **shared)
 
     def lines(self, rows: DataFrame) -> int | None:
-        """Gives the number of lines that decide the figure's height; none for the usual height."""
+        """Number of lines that sets the figure's height; None for the default height."""
         return None
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
-        """Draws the marks of a panel, `here`, of a figure of `rows`."""
+        """Draws the marks of one panel, with rows `here`, of a figure of `rows`."""
         raise NotImplementedError
 
     def legend(self, palette: Colors, shapes: Mapping[Any, str], text: Texts) -> Legend:
-        """Gives an entry a hue."""
+        """Returns a legend entry for each hue."""
         if not self.keyed:
             return []
         if not self.marker and not shapes:
@@ -148,17 +148,17 @@ class Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Spec):
-    """A bar a row on the line of its name `y`, as long as its value `x`."""
+    """Draws a bar for each row on the line of its name `y`, with length `x`."""
 
     marker: str = "s"
-    words: str = ""  # column of what stands behind a bar
-    pale: str = ""  # column that is false where a difference lies within the intervals
+    words: str = ""  # column with the text after a bar
+    pale: str = ""  # column that is False if a difference lies within the intervals
     room: float = ROOM
-    height: float = 1  # lines a name
-    alike: bool = True  # panels have the same names
+    height: float = 1  # lines for each name
+    alike: bool = True  # whether all panels have the same names
 
     def lines(self, rows: DataFrame) -> int | None:
-        """Gives the lines of the panel that has most names."""
+        """Number of lines in the panel with the most names."""
         if not self.height:
             return None
         names = rows[self.y].nunique() if self.alike else rows[self.facet].value_counts().max()
@@ -176,14 +176,15 @@ class Bars(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Dots(Spec):
-    """A dot a row at its value `x`, on the line of its name `y`; hues lie apart on a line."""
+    """Draws a dot for each row at its value `x`, on the line of its name `y`. Hues are separated on
+    a line."""
 
     order: Callable[[DataFrame], Sequence[str]]  # names, the first below
     apart: float = 0.0
-    small: float | None = None  # points of the names' letters
+    small: float | None = None  # font size of the names
 
     def lines(self, rows: DataFrame) -> int | None:
-        """Gives the number of names."""
+        """Number of names."""
         return len(self.order(rows))
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
@@ -200,12 +201,13 @@ class Dots(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Lines(Spec):
-    """A line for each distinct value of the columns `by`, with a point a row, named at its end."""
+    """Draws a line for each distinct value of the columns `by`, with a point for each row, named at
+    its end."""
 
     marker: str = ""
     by: Sequence[str] = ()
     named: str = ""  # column of the names
-    ends: Callable[[DataFrame], DataFrame] = every  # those of the last rows of lines that are named
+    ends: Callable[[DataFrame], DataFrame] = every  # selects the line ends to name
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the lines of a panel."""
@@ -220,7 +222,7 @@ class Lines(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Points(Spec):
-    """A point a row, named beside it by the column `named`."""
+    """Draws a point for each row, labelled by the column `named`."""
 
     named: str = ""
 
@@ -234,7 +236,8 @@ class Points(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Spec):
-    """A point a run: colour is the precision, size the batch; each model's highest is named."""
+    """Draws a point for each run. Colour shows the precision, size the batch; each model's highest
+    point is named."""
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the runs of a panel."""
@@ -244,13 +247,12 @@ class Runs(Spec):
 
 @dataclass(frozen=True)
 class Extremes:
-    """The sentence on the rows of the highest and the lowest value of a column, and how many times
-    as high the one is."""
+    """Sentence on the rows with the highest and the lowest value of a column, and their ratio."""
 
     column: str
 
     def __call__(self, rows: DataFrame, text: Texts, **values: object) -> str:
-        """Gives the sentence; another one, without a factor, where the two are not known to differ."""
+        """Returns the sentence; one without the ratio if the two are not known to differ."""
         best = rows.loc[rows[self.column].idxmax()]
         worst = rows.loc[rows[self.column].idxmin()]
         factor = best[self.column] / worst[self.column]
@@ -259,10 +261,10 @@ class Extremes:
 
 
 def names(kind: str, values: Series, text: Texts) -> list[str]:
-    """Gives the words of values of a kind, such as `precision`."""
+    """Names of values of a kind, such as `precision`."""
     return [text.name(kind, value) for value in values]
 
 
 def shares(values: Series, text: Texts) -> list[str]:
-    """Gives percentages in words; none for what is not known."""
+    """Percentages as text; empty for missing ones."""
     return [text("share_of", share=value) if value == value else "" for value in values]

@@ -1,5 +1,5 @@
-"""The look that all figures share: sizes for a projector, colours that everyone can tell apart, who
-measured when."""
+"""The common look of all figures: sizes for projectors, colours that everyone can distinguish,
+legends, panels and provenance."""
 
 import math
 import re
@@ -26,41 +26,37 @@ from mfulab.lab.report import frames
 from mfulab.lab.report.drawing import fonts
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
-ON_PALE, ON_DEEP = "#262626", "#fefefe"  # of words on a colour that no theme of the page changes
-# seaborn's "colorblind" without its yellow, its pale pink and one of two near blues: readable on
-# white and on black.
+ON_PALE, ON_DEEP = "#262626", "#fefefe"  # text on colours that no theme of the page changes
+# seaborn's "colorblind" without yellow, pale pink and one of two similar blues, so that all colours
+# are readable on white and black.
 PALETTE = tuple(
     sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7)
 )
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
 DPI = 192
-SLIDE_HEIGHT = 4.85  # inches of a slide that a figure takes; the rest is its sentence
-SMALLEST = 9.2  # points on a slide: 24 of its 1080 pixels
-LEGEND_WIDTH = 690  # points that a legend may take
-LEAST = 6.0  # points: a legend in smaller letters cannot be read
-WIDTH = 90  # letters below all panels that stand beside one another
-LETTERS = 128  # of the provenance: what fits the width of a figure
-MANY = 1500  # points beyond which an SVG holds them as one picture
+SLIDE_HEIGHT = 4.85  # inches of a figure on a slide; the rest is for its sentence
+SMALLEST = 9.2  # font size on a slide, 24 of its 1080 pixels
+LEGEND_WIDTH = 690  # points available for a legend
+LEAST = 6.0  # smallest readable font size of a legend
+WIDTH = 90  # letters of axis labels below all panels in a row
+LETTERS = 128  # of the provenance that fit the width of a figure
+MANY = 1500  # points above which an SVG holds them as an image
 PALE = 0.35  # opacity of differences within the intervals
-Look: TypeAlias = dict[
-    str, Any
-]  # how something is drawn: options of `kinds`, seaborn and matplotlib
+Look: TypeAlias = dict[str, Any]  # options of `kinds`, seaborn and Matplotlib
 LEGEND: Look = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4}
-LIMIT: Look = {
-    "color": MUTED,
-    "linewidth": 1,
-    "linestyle": (0, (4, 3)),
-}  # what values are held against
+# Lines of values to compare with.
+LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}
 Dash: TypeAlias = str | tuple[float, ...]
-MARK = re.compile(r" \([^()]*\)$")  # behind a machine's name: how its rows came here
-WHEN = ("started_at", "commit")  # columns that the provenance tells
+MARK = re.compile(r" \([^()]*\)$")  # mark after a machine's name, such as "(recorded)"
+WHEN = ("started_at", "commit")  # columns in the provenance
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
 FAMILIES = ("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language")  # of kernels
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def theme() -> rc_context:
-    """A context in which figures are drawn; nothing leaks into the caller's matplotlib."""
+    """Context manager with the Matplotlib settings of all figures; they do not affect the
+    caller's."""
     look: Look = sns.axes_style("whitegrid") | {
         "font.family": fonts.families(),
         "axes.titleweight": "bold",
@@ -78,7 +74,7 @@ def theme() -> rc_context:
         "grid.color": GRID,
         "figure.facecolor": PAPER,
         "axes.titlelocation": "left",
-        "axes.titley": 1.0,  # else each drawing looks for ticks above the panel
+        "axes.titley": 1.0,  # a fixed position saves a search for ticks above the panel
         "lines.linewidth": 2,
     }
     look |= {
@@ -91,8 +87,7 @@ def theme() -> rc_context:
 
 
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
-    """The machines that get a panel: those measured here before recorded ones, GPUs before CPUs,
-    then by name."""
+    """Machines that get a panel: measured here before recorded, GPUs before CPUs, then by name."""
     distinct = rows[["recorded", "machine"]].assign(is_cpu=False)
     if "device" in rows:
         distinct["is_cpu"] = rows["device"] == "cpu"
@@ -101,8 +96,7 @@ def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
 
 
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
-    """The modes that there are, each with its word, in one order for the panels and legends of all
-    figures."""
+    """Modes that occur, each with its name, in the same order in all figures."""
     usual = dict.fromkeys(get_args(WorkloadConfig.model_fields["mode"].annotation))
     present = rows["mode"].unique()
     found = {}
@@ -113,30 +107,27 @@ def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
 
 
 def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> dict[str, str]:
-    """A colour for each of a few values: of the usual ones the same one in all figures, of others
-    one that is free."""
+    """A colour for each of a few values. Usual values have the same colour in all figures; others
+    get a free one."""
     if isinstance(values, pd.Series):
         values = pd.unique(values)  # many rows, few values
     present = set(values)
-    places = {}
-    for index, value in enumerate(usual):
-        if value in present:
-            places[value] = index
-    free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
-    places |= {value: next(free) for value in sorted(present - set(places))}
-    return {value: PALETTE[index % len(PALETTE)] for value, index in places.items()}
+    indices = {value: index for index, value in enumerate(usual) if value in present}
+    free = chain(sorted(set(range(len(PALETTE))) - set(indices.values())), count())
+    indices |= {value: next(free) for value in sorted(present - set(indices))}
+    return {value: PALETTE[index % len(PALETTE)] for value, index in indices.items()}
 
 
 def colors(values: Iterable[str]) -> dict[str, str]:
-    """A colour for each distinct value, in the order given; they repeat beyond eight, where
-    `shapes` differ."""
+    """A colour for each distinct value, in order. Beyond eight they repeat, with different
+    `shapes`."""
     return {
         value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))
     }
 
 
 def shapes(values: Iterable[str]) -> dict[str, str]:
-    """A marker for each distinct value: the next one wherever `colors` begin again."""
+    """A marker for each distinct value; it changes each time `colors` start again."""
     return {
         value: MARKERS[index // len(PALETTE) % len(MARKERS)]
         for index, value in enumerate(dict.fromkeys(values))
@@ -144,7 +135,8 @@ def shapes(values: Iterable[str]) -> dict[str, str]:
 
 
 def blank(title: str, footer: str) -> Figure:
-    """A figure with its title above and its provenance below; panels go between them."""
+    """Returns a figure with its title at the top and its provenance at the bottom, without
+    panels."""
     figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
@@ -155,11 +147,11 @@ def blank(title: str, footer: str) -> Figure:
 
 
 def arrange(figure: Figure, top: float = 0.76) -> None:
-    """Puts title, legend, provenance and panels at their places; `top` inches are for title and
-    legend."""
+    """Sets the positions of title, legend, provenance and panels. `top` are the inches for title
+    and legend."""
     height = figure.get_figheight()
-    for words, place in zip(figure.texts, (1 - 0.14 / height, 0.07 / height), strict=False):
-        words.set_y(place)
+    for text, y in zip(figure.texts, (1 - 0.14 / height, 0.07 / height), strict=False):
+        text.set_y(y)
     for row in figure.legends:
         row.set_bbox_to_anchor((0.003, 1 - 0.39 / height), transform=figure.transFigure)
     top = (top if figure.legends else 0.45) / height
@@ -176,18 +168,21 @@ def panels(
     lines: int | None = None,
     **shared: Any,
 ) -> np.ndarray:
-    """A grid of axes with titles where rows or columns vary, `x` and `y` at its outer axes, as high
-    as `lines` need."""
+    """Returns a grid of axes, titled if rows or columns vary, with `x` and `y` as labels of the
+    outer axes. `lines` sets the height."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
-    width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters between titles
+    width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters of a title
     for axes, (row, column) in zip(grid.flat, product(rows, columns), strict=True):
-        parts = list(filter(None, (row if len(rows) > 1 or not column else "", column)))
-        beside = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
-        axes.set_title((" · " if beside else "\n").join(wrapped(part, width) for part in parts))
-    for axes, name in zip(grid[-1], [x] * len(columns) if isinstance(x, str) else x, strict=True):
-        axes.set_xlabel(name)
+        named_row = row if len(rows) > 1 or not column else ""
+        parts = list(filter(None, (named_row, column)))
+        fits_one_line = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
+        separator = " · " if fits_one_line else "\n"
+        axes.set_title(separator.join(wrapped(part, width) for part in parts))
+    x_labels = [x] * len(columns) if isinstance(x, str) else x
+    for axes, label in zip(grid[-1], x_labels, strict=True):
+        axes.set_xlabel(label)
     for axes in grid[:, 0]:
         axes.set_ylabel(y)
     if lines is not None:
@@ -201,8 +196,8 @@ def by_machine(
     titled: Callable[[pd.DataFrame], str] = lambda rows: "",
     **shared: Any,
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel a machine, from left to right, with its rows; `titled` is what stands behind the
-    machine's name."""
+    """Returns a panel for each machine, from left to right, with its rows. `titled` returns words
+    after the machine's name."""
     parts = {name: frames.those(rows, rows["machine"] == name) for name in machines(rows)}
     titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
     return list(zip(panels(figure, [""], titles, **shared)[0], parts.values(), strict=True))
@@ -216,8 +211,9 @@ def facets(
     cases: Mapping[Any, str] | int,
     **shared: Any,
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel a machine, if any, and value of `case`, of `cases` with titles or the first so many;
-    with its rows. One that has none is not drawn, nor is a row or column of such panels."""
+    """Returns a panel for each machine (if any) and value of `case`, with its rows. `cases` are
+    titles by value, or a number of values to show. Panels without rows are hidden, as are rows and
+    columns of them."""
     if "machine" not in rows:
         rows = rows.assign(machine="")
     if isinstance(cases, int):
@@ -238,8 +234,8 @@ def facets(
 
 
 def _hide(grid: np.ndarray, drawn: np.ndarray) -> None:
-    """Hides the panels that are not drawn; the outermost others get their names and numbers of
-    axes, and one that is alone in its row gets the whole row."""
+    """Hides panels that are not drawn. The outermost others get labels and tick labels, and a panel
+    alone in its row gets the whole row."""
     for axes in grid[~drawn]:
         axes.set_visible(False)
     is_wide = (drawn.sum(axis=1) == 1) & (grid.shape[1] > 1)
@@ -253,7 +249,7 @@ def _hide(grid: np.ndarray, drawn: np.ndarray) -> None:
         last = line[is_drawn][-1]
         last.set_xlabel(line[-1].get_xlabel())
         last.tick_params(labelbottom=True)
-    if is_wide.any():  # numbers of another panel below stand elsewhere
+    if is_wide.any():  # then panels of a column are not aligned, so all need tick labels
         for axes in grid[drawn]:
             axes.tick_params(labelbottom=True)
 
@@ -261,27 +257,27 @@ def _hide(grid: np.ndarray, drawn: np.ndarray) -> None:
 def in_rows(
     figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any
 ) -> list[tuple[Any, Any]]:
-    """A row of panels a machine, at most two of them, a panel for each title of `columns`; with the
-    machine's rows."""
+    """Returns a row of panels for each of at most two machines, with its rows. Each row has a panel
+    for each title in `columns`."""
     names = machines(rows, 2)
     grid = panels(figure, names, columns, **shared)
     return [(row, rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text in lines of `width` Latin letters."""
+    """Wraps a text to lines of `width` Latin letters."""
     return textwrap.fill(text, max(8, width * len(text) // letters(text)))
 
 
 def resize(figure: Figure, height: float) -> None:
-    """Makes a figure so many inches high."""
+    """Sets the height of a figure in inches."""
     figure.set_figheight(height)
     arrange(figure)
 
 
 def for_slide(figure: Figure) -> None:
-    """Leaves room for a sentence of three lines below a figure, and makes no letter smaller than
-    SMALLEST; call it once all is drawn."""
+    """Makes room for a sentence of three lines below a figure, and enlarges letters to SMALLEST.
+    Call it when all is drawn."""
     figure.set_figheight(SLIDE_HEIGHT)
     lines = max((_slide_legend(figure, row) for row in list(figure.legends)), default=1)
     arrange(figure, _top(lines))
@@ -294,7 +290,8 @@ def for_slide(figure: Figure) -> None:
 
 
 def _slide_legend(figure: Figure, row: mpl_legend.Legend) -> int:
-    """Lays a legend out in letters that a slide needs; gives the number of its lines."""
+    """Replaces a legend by one with letters large enough for a slide. Returns its number of
+    lines."""
     names = [words.get_text() for words in row.get_texts()]
     width = _legend_width(names)
     size = max(SMALLEST, min(11, LEGEND_WIDTH / width))
@@ -307,25 +304,25 @@ def _slide_legend(figure: Figure, row: mpl_legend.Legend) -> int:
 
 
 def _legend_width(names: Sequence[str]) -> float:
-    """Width of a legend of one line in letters' heights."""
+    """Width of a legend in one line, in multiples of its font size."""
     return sum(3.3 + 0.6 * letters(name) for name in names)
 
 
 def _top(lines: int) -> float:
-    """Inches above the panels, for the title and a legend of so many lines."""
+    """Inches above the panels for the title and a legend of `lines` lines."""
     if lines > 1:
         return 0.5 + 0.2 * lines
     return 0.76
 
 
 def fit(figure: Figure, lines: int) -> None:
-    """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or
-    before `subplots`."""
+    """Reduces the height of a figure with few lines, such as bars. Call it after `panels` or before
+    `subplots`."""
     resize(figure, min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
 
 
 def dot(color: str, label: str, marker: str = "o", **look: Any) -> Line2D:
-    """A legend's entry for points."""
+    """Legend entry for points."""
     return Line2D(
         [], [], color=color, label=label, marker=marker, linestyle="", markeredgewidth=2, **look
     )
@@ -334,37 +331,41 @@ def dot(color: str, label: str, marker: str = "o", **look: Any) -> Line2D:
 def dots(
     colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str | Mapping[Any, str] = "o"
 ) -> list[Line2D]:
-    """A legend's entry for each value: its name of that kind, or its own text; `marker` is of all,
-    or one a value."""
+    """A legend entry for each value, with its name of that kind or its own text. `marker` is one
+    for all, or one for each value."""
     markers = dict.fromkeys(colors, marker) if isinstance(marker, str) else marker
-    return [
-        dot(color, text.name(kind, name) if kind else text(name), markers[name])
-        for name, color in colors.items()
-    ]
+    entries = []
+    for name, color in colors.items():
+        label = text.name(kind, name) if kind else text(name)
+        entries.append(dot(color, label, markers[name]))
+    return entries
 
 
 def line(color: str, label: str, dash: Dash = "") -> Line2D:
-    """A legend's entry for lines."""
+    """Legend entry for lines."""
     return Line2D([], [], color=color, label=label, linestyle=(0, dash) if dash else "-")
 
 
 def within(differences: pd.Series, text: Texts) -> list[Line2D]:
-    """A legend's entry for differences within the intervals; none where there are none."""
+    """Legend entry for differences within the intervals; empty if there are none."""
     if differences.any():
         return [dot(MUTED, text("within"), "s", alpha=PALE)]
     return []
 
 
 def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
-    """Puts what direct labels do not say below the title, in one row if it can be read; after
-    `panels` and `fit`."""
+    """Draws the legend below the title, in one row if it stays readable. Call it after `panels` and
+    `fit`."""
     if not entries:
         return
     width = _legend_width([entry.get_label() for entry in entries])
     size = min(11, 88 / len(entries), LEGEND_WIDTH / width)
-    columns = columns or (4 if size < LEAST else len(entries))
+    if not columns:
+        columns = 4 if size < LEAST else len(entries)
     lines = -(-len(entries) // columns)
-    look = {**LEGEND, "fontsize": size if lines == 1 else 9}
+    if lines > 1:
+        size = 9
+    look = {**LEGEND, "fontsize": size}
     figure.legend(handles=list(entries), ncols=columns, **look).set_in_layout(False)
     if lines > 1:
         figure.set_figheight(figure.get_figheight() + 0.2 * lines)
@@ -372,11 +373,11 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 
 
 def provenance(rows: pd.DataFrame) -> str:
-    """The line under every figure: machine, date and code."""
+    """The line at the bottom of every figure: machines, dates and code."""
     starts, commits = (
         sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN
     )
-    if "recorded" in rows and "commit" in rows:  # one's own first: they are not cut off
+    if "recorded" in rows and "commit" in rows:  # own commits first, so that they are not cut off
         own = set(rows.loc[~rows["recorded"], "commit"])
         commits.sort(key=lambda commit: commit not in own)
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
@@ -391,13 +392,16 @@ def provenance(rows: pd.DataFrame) -> str:
 
 
 def _listed(names: Sequence[str], room: int) -> str:
-    """Names in `room` letters: what all end with stands once, and those without room are a number."""
+    """Names joined to at most `room` letters. A common mark at the end is written once, and names
+    that do not fit are counted."""
     listed = ", ".join(names)
     if letters(listed) <= room:
         return listed
-    endings = {MARK.search(name) for name in names}
-    ends = {found.group() if found else "" for found in endings}
-    mark = ends.pop() if len(ends) == 1 else ""
+    marks = set()
+    for name in names:
+        found = MARK.search(name)
+        marks.add(found.group() if found else "")
+    mark = marks.pop() if len(marks) == 1 else ""
     bare = [name.removesuffix(mark) for name in names]
     for shown in range(len(bare), 0, -1):
         more = f" +{len(bare) - shown}" if shown < len(bare) else ""

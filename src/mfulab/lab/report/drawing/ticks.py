@@ -1,4 +1,4 @@
-"""Ticks of logarithmic axes: as many as are read with ease, none that touches another."""
+"""Ticks of logarithmic axes: as many as are easy to read, without overlap."""
 
 import math
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import EngFormatter, Locator, LogLocator, NullLocator
 
-DIGIT = 0.66  # of a font's size: the width of a digit, the widest of what these labels hold
-BETWEEN = 0.6  # of a font's size: what is free between two labels
+DIGIT = 0.66  # width of a digit ÷ font size; other characters are narrower
+BETWEEN = 0.6  # least gap between two labels ÷ font size
 
 
 def doublings(axes: Axes, values: Iterable[float], unit: str = "") -> None:
-    """A logarithmic x axis in powers of two, with ticks at those of the values that fit beside one
-    another."""
+    """Makes the x axis logarithmic to base 2, with ticks at those of the `values` whose labels
+    fit."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(_Fitting(values, unit))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -23,16 +23,16 @@ def doublings(axes: Axes, values: Iterable[float], unit: str = "") -> None:
 
 
 def _named(value: float, unit: str) -> str:
-    """A value with its unit; a factor below 1 as a fraction, which reads better than its six
-    digits."""
+    """Label of a value with its unit. Factors below 1 are fractions, shorter than their
+    decimals."""
     if unit and 0 < value < 1:
         return f"1/{1 / value:g}{unit}"
     return f"{value:g}{unit}"
 
 
 class _Fitting(Locator):
-    """All values in view that fit the axis's final width; else powers of two, else each second of
-    them, and so on."""
+    """Locator for the values in view, if their labels fit. If not, it keeps only powers of two,
+    then every second one, and so on."""
 
     def __init__(self, values: Iterable[float], unit: str) -> None:
         self._values = sorted(set(values))
@@ -43,37 +43,36 @@ class _Fitting(Locator):
         return self.tick_values(*sorted(self.axis.get_view_interval()))
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        values = []
-        for value in self._values:
-            if vmin <= value <= vmax:
-                values.append(value)
-        powers = []
-        for value in values:
-            if math.log2(value).is_integer():
-                powers.append(value)
+        values = [value for value in self._values if vmin <= value <= vmax]
+        powers = [value for value in values if math.log2(value).is_integer()]
         thinned = powers if len(powers) > 1 else values
-        # the start of batch sizes, the baseline of ratios
-        start = 0
-        if 1 in thinned:
-            start = thinned.index(1)
-        size = self._points * self.axis.axes.figure.dpi / 72
-        for choice in [
-            values,
-            *(thinned[start % step :: step] for step in range(1, len(thinned) + 1)),
-        ]:
-            widths = size * DIGIT * np.array([len(_named(value, self._unit)) for value in choice])
-            places = (
-                self.axis.axes.bbox.width * np.log2(np.array(choice) / vmin) / np.log2(vmax / vmin)
-            )
-            if (np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + size * BETWEEN).all():
+        # 1 is always kept: the smallest batch, or the baseline of ratios.
+        start = thinned.index(1) if 1 in thinned else 0
+        choices = [values]
+        for step in range(1, len(thinned) + 1):
+            choices.append(thinned[start % step :: step])
+        for choice in choices:
+            if self._fits(choice, vmin, vmax):
                 return choice
         return []
 
+    def _fits(self, values: list[float], vmin: float, vmax: float) -> bool:
+        """True if the labels of these values do not overlap."""
+        size = self._points * self.axis.axes.figure.dpi / 72
+        widths = size * DIGIT * np.array([len(_named(value, self._unit)) for value in values])
+        fractions = np.log2(np.array(values) / vmin) / np.log2(vmax / vmin)
+        gaps = np.diff(self.axis.axes.bbox.width * fractions)
+        needed = (widths[1:] + widths[:-1]) / 2 + size * BETWEEN
+        return bool((gaps >= needed).all())
+
 
 def decades(axis: Axis, most: int = 8) -> None:
-    """Makes an axis logarithmic, with at most so many ticks, at 1, 2 and 5 too in few decades; its
-    limits are final."""
-    (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
+    """Makes an axis logarithmic, with at most `most` ticks; over few decades also at 2 and 5, or 3.
+    Call it when the limits are final."""
+    if axis is axis.axes.xaxis:
+        axis.axes.set_xscale("log")
+    else:
+        axis.axes.set_yscale("log")
     low, high = axis.get_view_interval()
     between: tuple[int, ...]
     if high / low < 10**1.7:
@@ -84,14 +83,15 @@ def decades(axis: Axis, most: int = 8) -> None:
         between = (1,)
     axis.set_major_locator(LogLocator(subs=between, numticks=most))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(
-        (lambda value, _: f"{value:g}") if low >= 1e-4 and high < 1e5 else _power
-    )
+    if low >= 1e-4 and high < 1e5:
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    else:
+        axis.set_major_formatter(_power)
 
 
 def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
-    """Makes the x axis logarithmic, its left edge standing for zero where a value is zero; returns
-    the edge."""
+    """Makes the x axis logarithmic. If a value is 0, the left edge stands for zero. Returns the
+    position of the left edge."""
     distinct = {*values}
     positive = [value for value in distinct if value > 0] or [1e-16]
     edge = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
@@ -101,9 +101,8 @@ def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
         decades(axes.xaxis)
         shown = axes.xaxis.get_major_formatter()
         away = edge * (axes.get_xlim()[1] / edge) ** 0.08
-        axes.set_xticks(
-            [edge, *(tick for tick in axes.get_xticks() if away < tick <= 3 * max(positive))]
-        )
+        others = [tick for tick in axes.get_xticks() if away < tick <= 3 * max(positive)]
+        axes.set_xticks([edge, *others])
         axes.xaxis.set_major_formatter(
             lambda value, tick: "0" if math.isclose(value, edge) else shown(value, tick)
         )
@@ -119,8 +118,8 @@ def _power(value: float, _: object) -> str:
 
 
 def speeds(axes: Axes) -> None:
-    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor
-    of 10⁴ apart."""
+    """Makes the y axis, in TFLOP/s, logarithmic and labels it in FLOP/s with prefixes, as CPUs and
+    GPUs differ by 10⁴."""
     decades(axes.yaxis)
     axes.yaxis.set_major_formatter(lambda tflop_s, _: EngFormatter().format_eng(tflop_s * 1e12))
     axes.set_ylabel("FLOP/s")

@@ -1,5 +1,5 @@
-"""A figure as SVG inside the page: its own ids, as wide as the page, and in the colours of the
-page's theme. One tree is parsed, checked, edited and written, so that nothing else gets in."""
+"""Figures as SVG inside the page: with ids of their own, and in the colours of its theme. One tree
+is parsed, checked, edited and written, so that nothing else gets in."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from mfulab.lab.report.drawing import style
 from mfulab.lab.report.figures import FAILED
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
-# What Matplotlib draws with. Its metadata and its style sheet are left out.
+# Elements that Matplotlib draws with. Its metadata and style sheet are left out.
 ELEMENTS = frozenset({"svg", "g", "defs", "path", "use", "clipPath", "rect", "title", "image"})
 LEFT_OUT = frozenset({f"{NAMESPACE}metadata", f"{NAMESPACE}style"})
 NUMBERS = re.compile(r"[-+\d.,e\s]*(?:pt)?")
@@ -48,10 +48,10 @@ PROPERTIES = frozenset(
     }
 )
 VALUE = re.compile(r"#[0-9a-f]{3,8}|[a-z]+|[-\d.,\s]+")
-MOST = 1 << 25  # bytes of a file; the drawing of 20,000 runs takes a tenth
-DEEPEST = 32  # elements within one another; Matplotlib's are nine
+MOST = 1 << 25  # bytes of a file; a drawing of 20,000 runs takes a tenth
+DEEPEST = 32  # levels of nested elements; Matplotlib uses nine
 
-GLYPH = re.compile(r"[\w-]+-[0-9a-f]+")  # a letter of Matplotlib, by font and number
+GLYPH = re.compile(r"[\w-]+-[0-9a-f]+")  # id of a letter's outline: font and number
 MOVED = re.compile(r"translate\(([-\d.]+) 0\)")
 READ_BY_SCRIPT = re.compile(
     r"(axis|heading|leader|legend|panel|provenance|text|title|value)(?:-(start|end))?(?:_\d+)?"
@@ -60,8 +60,8 @@ CURVE = r"C(?: [-\d.e]+){6} "
 CIRCLE = re.compile(
     rf"M ([\d.]+) ([\d.]+) (?:{CURVE}){{3}}C(?: [-\d.e]+){{5}} ([\d.]+) (?:{CURVE}){{4}}z"
 )
-# Coordinates need no more than a hundredth of a point; factors below one, such as a glyph's scale,
-# keep theirs.
+# Coordinates are rounded to hundredths of a point; factors below 1, such as a glyph's scale, are
+# not.
 LONG = re.compile(r"(?<![\d.])[1-9]\d*\.\d{3,}")
 ROUNDED = ("d", "transform", "x", "y", "width", "height", "cx", "cy", "r")
 THEME = {
@@ -74,11 +74,11 @@ THEME = {
 
 
 class NotADrawingError(ValueError):
-    """An SVG that holds more than shapes and titles; the message names what."""
+    """An SVG with more than shapes and titles; the message names the fault."""
 
 
 def saved(folder: Path | None, name: str) -> Element | None:
-    """The figure as it was drawn before; None if it could not be, or the file holds more than a
+    """Reads a figure drawn before. None if it is missing, marked as failed, or has more than a
     drawing."""
     if folder is None:
         return None
@@ -92,8 +92,8 @@ def saved(folder: Path | None, name: str) -> Element | None:
 
 
 def parsed(svg: str) -> Element:
-    """The tree of an SVG, without namespaces, comments, metadata and style sheets. Raises
-    NotADrawingError for any element, attribute or value that a drawing of Matplotlib lacks."""
+    """Parses an SVG, without namespaces, comments, metadata and style sheets. Raises
+    NotADrawingError for any element, attribute or value that Matplotlib does not write."""
     if "<!ENTITY" in svg:
         raise NotADrawingError("it declares entities")
     try:
@@ -107,6 +107,7 @@ def parsed(svg: str) -> Element:
 
 
 def _checked(element: Element, depth: int = 0) -> Element:
+    """Copies an element and its children. Raises NotADrawingError if one is not allowed."""
     tag = element.tag.removeprefix(NAMESPACE)
     if tag not in ELEMENTS:
         raise NotADrawingError(f"it holds the element {tag[:80]}")
@@ -125,6 +126,7 @@ def _checked(element: Element, depth: int = 0) -> Element:
 
 
 def _checked_attributes(element: Element) -> dict[str, str]:
+    """The element's attributes. Raises NotADrawingError if one is not allowed."""
     kept = {}
     for key, value in element.items():
         name = key.rpartition("}")[2]
@@ -139,7 +141,8 @@ def _checked_attributes(element: Element) -> dict[str, str]:
 
 
 def _checked_style(text: str) -> str:
-    """The declarations, in the colours of the page's theme."""
+    """The style's declarations, with the theme's colours as CSS variables. Raises NotADrawingError
+    if one is not allowed."""
     kept = []
     for declaration in text.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
@@ -157,7 +160,8 @@ def _checked_style(text: str) -> str:
 
 
 def _check_references(drawing: Element) -> None:
-    """Raises NotADrawingError for a reference to what refers on: few of these draw without end."""
+    """Raises NotADrawingError for references to elements with references. A few of these could
+    expand without end."""
     tags = {f"#{element.get('id')}": element.tag for element in drawing.iter()}
     for element in drawing.iter("use"):
         if tags.get(element.get("href", ""), "path") != "path":
@@ -169,9 +173,9 @@ def _check_references(drawing: Element) -> None:
 
 
 def inline(drawing: Element, name: str, glyphs: dict[str, str]) -> str:
-    """A parsed drawing as part of a page, `name` in its ids; outlines of letters are put into
-    `glyphs`. Classes are what the page's script reads of the drawing: panels, axes, texts, legend
-    and title."""
+    """Returns a parsed drawing as part of the page, with `name` in its ids. Outlines of letters are
+    moved to `glyphs`. Classes mark what the page's script reads: panels, axes, texts, legend and
+    title."""
     letters = _move_letters(drawing, glyphs)
     used: set[str] = set()
     for element in drawing.iter():
@@ -186,12 +190,11 @@ def inline(drawing: Element, name: str, glyphs: dict[str, str]) -> str:
         "stroke-linejoin": "round",
         "stroke-linecap": "butt",
     }
-    return "".join(_written(drawing))
+    return "".join(_serialised(drawing))
 
 
 def _move_letters(drawing: Element, glyphs: dict[str, str]) -> dict[str, str]:
-    """Takes outlines of letters out of the drawing into the page's; returns each one's name
-    there."""
+    """Moves outlines of letters from the drawing to `glyphs`. Returns the new name of each."""
     known = {outline: letter for letter, outline in glyphs.items()}
     moved = {}
     for parent in list(drawing.iter()):
@@ -214,29 +217,31 @@ def _move_letters(drawing: Element, glyphs: dict[str, str]) -> dict[str, str]:
 
 
 def _references(element: Element) -> Iterator[str]:
-    """Ids that an element refers to."""
+    """Yields the ids that an element refers to."""
     for key in ("href", "clip-path", "style"):
         yield from re.findall(r"#([\w.-]+)", element.get(key, ""))
 
 
 def _name(element: Element, drawing: str, used: set[str]) -> None:
-    """Gives an element an id only where another refers to it, and the class that the page's script
+    """Removes an element's id unless it is referred to, and sets the class that the page's script
     looks for."""
-    own = element.attrib.pop("id", "")
-    if known := READ_BY_SCRIPT.fullmatch(own.removeprefix("matplotlib.")):
+    identifier = element.attrib.pop("id", "")
+    known = READ_BY_SCRIPT.fullmatch(identifier.removeprefix("matplotlib."))
+    if known:
         element.set("class", " ".join(filter(None, known.groups())))
-    elif own in used:
-        element.set("id", f"{drawing}-{own}")
+    elif identifier in used:
+        element.set("id", f"{drawing}-{identifier}")
 
 
 def _refer(element: Element, drawing: str, letters: dict[str, str]) -> None:
+    """Adapts an element's references to the new ids, and to the page's letters."""
     reference = element.get("href", "").removeprefix("#")
     if element.tag == "use" and reference in letters:
         element.set("href", f"#{letters[reference]}")
-        place = MOVED.fullmatch(element.get("transform", "translate(0 0)"))
-        if place:  # those of a power are raised, and keep how
+        moved = MOVED.fullmatch(element.get("transform", "translate(0 0)"))
+        if moved:  # superscripts keep their transform
             element.attrib.pop("transform", None)
-            element.set("x", place[1])
+            element.set("x", moved[1])
     elif element.tag == "use":
         element.set("href", f"#{drawing}-{reference}")
     for key in ("clip-path", "style"):
@@ -245,6 +250,7 @@ def _refer(element: Element, drawing: str, letters: dict[str, str]) -> None:
 
 
 def _round(element: Element) -> None:
+    """Rounds an element's coordinates, and replaces circular paths by circles."""
     circle = None
     if element.tag == "path":
         circle = CIRCLE.fullmatch(element.get("d", ""))
@@ -263,14 +269,15 @@ def _hundredths(number: re.Match[str]) -> str:
     return f"{float(number.group()):.2f}"
 
 
-def _written(element: Element) -> Iterator[str]:
+def _serialised(element: Element) -> Iterator[str]:
+    """Yields the element as text."""
     is_empty = not element.text and not len(element)
     yield f"<{element.tag}{_written_attributes(element)}{'/' * is_empty}>"
     if is_empty:
         return
     yield escape(element.text or "")
     for child in element:
-        yield from _written(child)
+        yield from _serialised(child)
     yield f"</{element.tag}>"
 
 

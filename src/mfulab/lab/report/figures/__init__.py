@@ -1,8 +1,11 @@
-"""The figures: one module each, found by being here. A module has `TOPIC`, one of TOPICS, its place
-there, `ORDER`, and three functions. `rows(tables)` selects what is drawn; without rows there is no
-figure. `finding(rows, text)` is one sentence whose numbers come from those rows. `draw(rows,
-figure, text)` draws them and returns the entries of the legend, to which one for hollow marks is
-added. Its words stand in the catalogues under the module's name."""
+"""The figures: one module each in this folder, found without a list.
+
+A module has `TOPIC`, one of TOPICS, its position there, `ORDER`, and three functions.
+`rows(tables)` selects what is drawn; without rows there is no figure. `finding(rows, text)` returns
+sentences whose numbers come from those rows. `draw(rows, figure, text)` draws them and returns the
+legend entries, to which one for hollow marks is added. Texts are in the catalogues, in a section
+named after the module.
+"""
 
 import gc
 import os
@@ -70,7 +73,7 @@ VALUE = re.compile(r"[<≥≤−+-]?\s*\d")  # how a text in a panel begins that
 
 @dataclass(frozen=True)
 class Drawn:
-    """One figure that has data: its name, its words, and the matplotlib figure."""
+    """A drawn figure with its name, title and finding."""
 
     name: str
     title: str
@@ -80,8 +83,7 @@ class Drawn:
 
 @cache
 def modules() -> dict[str, ModuleType]:
-    """Every figure's module by name, in the page's order: by topic, then by its ORDER within it,
-    then by name."""
+    """All figures' modules by name, in the page's order: by topic, then ORDER, then name."""
     loaded = {
         info.name: import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)
     }
@@ -103,8 +105,8 @@ def render(
     rows: DataFrame | None = None,
     for_slide: bool = False,
 ) -> Drawn | None:
-    """Draws one figure; None if the tables hold nothing for it. `rows` are what it draws, if they
-    are known already; a slide has room for its sentence, and letters that the last row reads."""
+    """Draws one figure; None if the tables have nothing for it. `rows` are selected from the tables
+    unless given. If `for_slide`, the figure leaves room for its sentence and uses large letters."""
     module = modules()[name]
     text = Texts(language, name)
     if rows is None:
@@ -137,8 +139,8 @@ def render(
 
 
 def failed(name: str, error: Exception, language: str = "en") -> Drawn:
-    """The figure that stands for one whose drawing raised, and says why; the page takes it for
-    none."""
+    """Returns a figure with an error message, in place of one whose drawing raised, and prints the
+    traceback. The page ignores it."""
     say("".join(traceback.format_exception(error)), end="", file=sys.stderr)
     text = Texts(language, name)
     says = unmade(name, error, language)
@@ -152,16 +154,15 @@ def failed(name: str, error: Exception, language: str = "en") -> Drawn:
 
 
 def unmade(name: str, error: Exception, language: str) -> str:
-    """Sentence on a figure that cannot be drawn, with what its code raised."""
+    """Sentence that a figure cannot be drawn, with the exception that its code raised."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
     text = Texts(language, "page")
     return text("figure_failed", title=Texts(language, name)("title"), name=name, said=reason)
 
 
 def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
-    """Rows of the page's figures by name. None where they are MANY, which would be held once a
-    figure, and where the figure's code cannot read them: drawing it selects them again, and says
-    what is wrong."""
+    """Rows of the page's figures by name. None for MANY rows, to save memory, and if the figure's
+    code raised. Such rows are selected again when the figure is drawn."""
     rows = {}
     broken = set()
     for name, module in modules().items():
@@ -181,8 +182,8 @@ def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
 
 
 def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
-    """Tells a figure's sentence, of the rows that are selected, without numbers where none of rows
-    that are compared is trusted; a machine is named where it is recorded or one of several."""
+    """Returns a figure's sentence about the selected rows. It has no numbers if it compares rows of
+    which none is trusted. The machine is named if it is recorded or one of several."""
     chosen = selection.of_module(module, rows)
     selected = chosen.told
     if claims.compares(module) and len(selected) and trust.unsure(selected).all():
@@ -200,14 +201,13 @@ def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
 
 
 def reading(name: str, rows: DataFrame, text: Texts) -> str:
-    """Says how to read a figure, and how many of its runs its sentence leaves out, and why."""
+    """Text on how to read a figure, and on the runs that its sentence leaves out."""
     chosen = selection.of_module(modules()[name], rows)
     return f"{text('reading')} {selection.left_out_words(chosen, text)}".rstrip()
 
 
 def save(drawn: Drawn, path: Path) -> None:
-    """Writes the figure in the format that the path's ending names; the same data gives the same
-    bytes."""
+    """Writes the figure in the format of the path's suffix. The same data give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.figure.set_dpi(style.DPI)
     with style.theme():
@@ -215,7 +215,7 @@ def save(drawn: Drawn, path: Path) -> None:
 
 
 def command(name: str, experiments: Sequence[str] = (), language: str = "en") -> str:
-    """Command that makes the figure anew, in the project's folder."""
+    """Command that draws the figure anew, in the project's folder."""
     chosen = ""
     if experiments:
         chosen = f" --config experiment={','.join(experiments)}"
@@ -230,8 +230,9 @@ def draw(
     language: str,
     listed: Path | None,
 ) -> int:
-    """Draws the figures of the folder `tables` into `out`, or lists those with data in `listed`,
-    drawn ahead."""
+    """Draws figures of the tables in `tables` into `out`. If `listed` is given, lists the figures
+    with data there instead, and draws them ahead. Returns the exit status: 1 if a requested figure
+    has no data."""
     worker = os.environ.get(SOCKET)
     # gone with the sweep, and with its code
     ahead = None
@@ -264,7 +265,8 @@ def draw(
 def _list(
     listed: Path, judged: frames.Tables, ahead: Path | None, formats: Sequence[str], language: str
 ) -> None:
-    """Lists the figures with data; draws them ahead, for jobs that would each read all tables."""
+    """Lists the figures with data, and draws them ahead, so that jobs need not each read all
+    tables."""
     rows = page_rows(judged)
     if ahead:
 
@@ -283,8 +285,8 @@ def _draw(
     language: str,
     rows: DataFrame | None = None,
 ) -> bool:
-    """Draws one figure into `out`, of judged tables or its `rows` where those are known; false
-    where there is nothing for it."""
+    """Draws one figure into `out`, from judged tables or given `rows`. Returns False if there is
+    nothing to draw."""
     try:
         drawn = render(name, tables, language, rows)
     except Exception as error:
@@ -297,7 +299,7 @@ def _draw(
 
 
 def _place(name: str, ahead: Path | None, out: Path, formats: Sequence[str]) -> bool:
-    """Moves a figure that was drawn ahead into `out`; false where it was not."""
+    """Moves a figure that was drawn ahead into `out`. Returns False if there is none."""
     paths = []
     if ahead:
         paths = [ahead / f"{name}.{kind}" for kind in formats]

@@ -1,5 +1,5 @@
-"""Longer sequences: attention's share of the FLOPs, and memory and MFU with each of its
-backends."""
+"""Longer sequences: attention's share of the FLOPs, and memory and MFU for each attention
+backend."""
 
 import pandas as pd
 
@@ -19,8 +19,8 @@ FAILED = "out_of_memory"
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs with a chosen backend at two lengths or more; `share` is attention's of forward FLOPs,
-    in percent."""
+    """Selects runs with a chosen backend at two lengths or more. `share` is attention's share of
+    forward FLOPs in percent."""
     chosen = alone(tables["profile"])[lambda table: table["attention"].isin(COLORS)]
     tried = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
@@ -36,8 +36,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentence on the case with the longest sequence: attention's share, memory and speed of
-    backends, failures."""
+    """Sentences on the case with the longest sequence: attention's share, memory and speed of
+    backends, and failures."""
     measured = rows[rows["status"] == "ok"]
     longest = measured.loc[measured["sequence_length"].idxmax()]
     here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)].sort_values(
@@ -66,7 +66,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
+    """Draws for each machine, over sequence length, the share of FLOPs, peak memory and MFU, with a
+    line for each backend."""
     rows = rows.assign(
         memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97})
     )
@@ -81,7 +82,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         kinds.lines(
             right, measured, "sequence_length", "mfu_percent", "mfu_percent", "time_s", **look
         )
-        # A cross at the upper edge where a run was out of memory.
+        # A cross at the upper edge for each run that was out of memory.
         middle.scatter(
             failed["sequence_length"],
             failed["failed"],

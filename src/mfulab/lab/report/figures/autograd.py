@@ -1,4 +1,4 @@
-"""The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs
+"""Cost of autograd when no gradients are needed: time relative to no_grad, and memory of graphs
 that are kept."""
 
 from mfulab.core.groups import LEAKED_STEPS
@@ -14,19 +14,19 @@ WAYS = ("no_grad", "inference_mode", "recorded", "leaked")
 COLORS = dict(
     zip(WAYS, (style.MUTED, style.PALETTE[0], style.PALETTE[2], style.PALETTE[1]), strict=True)
 )
-LEAST = 0.5  # % of a time: less is no difference
-MOST = 8  # cases that get a line each
+LEAST = 0.5  # % of a time, below which there is no difference
+MOST = 8  # cases, each with a line
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps
-    `graph_bytes` a step."""
+    """Selects eager inference in each way, with its time relative to no_grad in percent
+    (`relative`). For leaks, `graph_bytes` is the memory kept by each step."""
     timed = steps(tables, "time_s", mode="inference", execution="eager", autograd=WAYS)
     timed = one_each(timed, [*CASE, "autograd"])
     timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
     timed = timed[timed.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
     timed = timed[timed["machine"].isin(style.machines(timed, 2))]
-    # The cases that are drawn, and spoken of: those in which the ways differ most.
+    # Only the cases in which the ways differ most are drawn.
     differs = (
         (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).transform("max")
     )
@@ -41,22 +41,19 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The case where recording costs most time, beyond what processes differ by, and the graph that
-    holds most."""
+    """Sentences on the case in which recording costs most time, if beyond the spread of processes,
+    and on the largest kept graph."""
     sentences = []
     off = (rows["relative"] - 100).where(rows["apart"], 0)
     for way, key, none, sign in (
         ("recorded", "slower", "no_slower", 1),
         ("inference_mode", "faster", "no_faster", -1),
     ):
-        if len(gaps := sign * off[rows["autograd"] == way]):
-            sentences.append(
-                text(
-                    key if gaps.max() >= LEAST else none,
-                    row=rows.loc[gaps.idxmax()],
-                    share=gaps.max(),
-                )
-            )
+        gaps = sign * off[rows["autograd"] == way]
+        if len(gaps):
+            largest = gaps.max()
+            named = key if largest >= LEAST else none
+            sentences.append(text(named, row=rows.loc[gaps.idxmax()], share=largest))
     if (rows["graph_bytes"] > 0).any():
         largest = rows.loc[rows["graph_bytes"].idxmax()]
         sentences.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
@@ -64,8 +61,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine, a line a case: time relative to no_grad on the left, peak memory on the
-    right."""
+    """Draws a row of panels for each machine, with a line for each case: time relative to no_grad,
+    and peak memory."""
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [
         text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()

@@ -6,13 +6,13 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC = "kernels"
 ORDER = 3
-FEWEST = 4  # blocks that make a picture
+FEWEST = 4  # block sizes of a figure
 SIDES = r"(?P<block_x>[\d.]+)(?:[^\d.]+(?P<block_y>[\d.]+))?"
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The kernel, size and precision with the most blocks on one machine, and their sides; measured
-    before recorded."""
+    """Selects the kernel, size and precision with the most block sizes on one machine, and adds the
+    sides of blocks."""
     timed = with_machine(tables, ok(tables["matmul"], "tflop_s"))
     timed = timed.join(timed["block"].str.extract(SIDES).astype(float)).dropna(subset=["block_x"])
     timed = timed.assign(block_y=timed["block_y"].fillna(1.0))
@@ -25,7 +25,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The best and the worst block."""
+    """Sentence on the best and the worst block size."""
     best = rows.loc[rows["tflop_s"].idxmax()]
     worst = rows.loc[rows["tflop_s"].idxmin()]
     factor = best["tflop_s"] / worst["tflop_s"]
@@ -36,7 +36,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A heat map of GFLOP/s; first side across, second down."""
+    """Draws a heat map of GFLOP/s, with the first side of blocks across and the second down."""
     fastest = rows.sort_values("tflop_s", ascending=False).drop_duplicates(["block_x", "block_y"])
     table = fastest.pivot_table(index="block_y", columns="block_x", values="tflop_s") * 1e3
     axes = figure.subplots()

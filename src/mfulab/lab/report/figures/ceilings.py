@@ -1,4 +1,4 @@
-"""Ceilings of each device by precision: measured beside computed."""
+"""Measured and computed ceilings of each device by precision."""
 
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, quantity, style
@@ -7,17 +7,17 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 TOPIC = "roofline"
 ORDER = 1
 RING = style.PALETTE[1]
-QUICK = "search=quick"  # of a run: few sizes were tried
+QUICK = "search=quick"  # part of a run's name if few sizes were tried
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Ceilings with a measured matmul."""
+    """Selects ceilings with a measured matmul."""
     return with_machine(tables, ok(tables["ceilings"], "measured_tflop_s"))
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The fastest format, and what share of the computed peak was reached; on a CPU why that may be
-    over 100 %."""
+    """Sentences on the fastest format and its share of the computed peak, and why a CPU may exceed
+    100 %."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
     key = "finding_unknown"
@@ -30,7 +30,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _words(row: Series, text: Texts) -> tuple[str, str]:
-    """A ceiling's format, with what its run has besides, such as fewer threads; and its speed and
+    """Label of a ceiling: its format and unusual settings, such as fewer threads; and its speed and
     share."""
     settings = row["run"].removeprefix(f"ceiling={row['ceiling']}").strip(",").split(",")
     is_quick = QUICK in settings
@@ -45,7 +45,8 @@ def _words(row: Series, text: Texts) -> tuple[str, str]:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
+    """Draws a panel for each machine, with a bar for each measured ceiling and a ring at the
+    computed peak."""
     most = rows["machine"].value_counts().max()
     panels = style.by_machine(figure, rows, x="TFLOP/s")
     style.resize(figure, 1.8 + 0.36 * max(4, most))
@@ -75,7 +76,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         for label, *end in zip(behind, far, here["place"], strict=True):
             axes.annotate(label, end, (10, 0), textcoords="offset points", va="center", fontsize=9)
         axes.set_xlim(0, 1.5 * far.max())
-        room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
+        room = max(0.0, (3 - len(here)) / 2)  # space, so that a single bar does not fill the panel
         axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)
     return [
         style.dot(style.PALETTE[0], text("measured"), "s"),

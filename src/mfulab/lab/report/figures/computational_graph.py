@@ -1,4 +1,4 @@
-"""Autograd's graph of a small network: its operators forward, what each saves, and the nodes of the
+"""Autograd's graph of a small network: forward operators, what each saves, and the nodes of the
 backward pass."""
 
 from matplotlib.axes import Axes
@@ -12,6 +12,7 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok
 TOPIC = "execution"
 ORDER = 11
 CLAIM = claims.COUNTED
+# Fields of a node, in the order of the column `graph`.
 FIELDS = [
     "node",
     "shape",
@@ -19,14 +20,14 @@ FIELDS = [
     "leaves",
     "forward_flops",
     "backward_flops",
-]  # of a node, in the column's order
-WIDE = 2.3
-APART = 5.5  # of a box, and from the left edge of one pass to that of the other
+]
+WIDE = 2.3  # width of a box
+APART = 5.5  # distance between the left edges of the two passes
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a node, forward, of the shortest graph in which most kinds of layers multiply, for its
-    largest batch."""
+    """Selects a graph and returns a row for each node, in forward order. It is the shortest of
+    those with the most kinds of layers with FLOPs, at its largest batch."""
     counted = ok(tables["flops"], "activation_bytes")
     counted = selection.pick(counted[counted["graph"].fillna("") != ""], "recorded")
     counted = counted.assign(nodes=counted["graph"].map(parse_json))
@@ -46,19 +47,12 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The backward pass's FLOPs beside the forward pass's, the layer that multiplies once, and what
-    is held."""
+    """Sentences on FLOPs of the backward and forward pass, on a layer whose backward pass
+    multiplies once, and on saved memory."""
     forward = rows["forward_flops"].sum()
     backward = rows["backward_flops"].sum()
-    sentences = [
-        text(
-            "finding",
-            row=rows.iloc[0],
-            factor=backward / forward,
-            forward=forward,
-            backward=backward,
-        )
-    ]
+    flops = {"forward": forward, "backward": backward, "factor": backward / forward}
+    sentences = [text("finding", row=rows.iloc[0], **flops)]
     once = rows[(rows["forward_flops"] > 0) & (rows["backward_flops"] == rows["forward_flops"])]
     if len(once):
         sentences.append(text("once", node=once["node"].iloc[0]))
@@ -66,8 +60,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """Forward boxes from above on the left, backward ones from below on the right; saved shapes
-    between the two."""
+    """Draws forward nodes downwards on the left, backward nodes upwards on the right, and saved
+    shapes between them."""
     style.resize(figure, 1.4 + 0.62 * len(rows))
     axes = figure.subplots()
     numbered = rows.assign(width=WIDE, name=list(map(str, range(len(rows)))))
@@ -125,7 +119,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         axes.text(x, -0.75, text(name), fontweight="bold", va="center")
     axes.set(xlim=(-0.05, 10.6), ylim=(len(rows) - 0.5, -1), xticks=[], yticks=[])
     axes.set(xlabel="", ylabel="")
-    axes.spines[:].set_visible(False)  # the background stays, in which a phone's page squeezes all
+    # Not all of the axes is hidden: the page needs its background on narrow screens.
+    axes.spines[:].set_visible(False)
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -138,7 +133,7 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
 
 
 def _leaves(names: list[str]) -> str:
-    """Names of parameters with their module once, above them."""
+    """Names of parameters, grouped below the name of their module."""
     of_module: dict[str, list[str]] = {}
     for name in names:
         module, _, own = name.rpartition(".")

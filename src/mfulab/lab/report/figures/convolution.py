@@ -1,4 +1,5 @@
-"""One convolution three ways: by the library, as a matmul of unfolded images, by direct loops."""
+"""One convolution in three ways: by the library, as a matmul of unfolded images, and by direct
+loops."""
 
 from matplotlib.axes import Axes
 
@@ -17,7 +18,7 @@ CASE = ["mode", "batch_size", "precision"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Eager steps of the three ways on one machine, the first, each beside the library's of the
+    """Selects eager steps of the three ways on one machine, each with the library's step of the
     same case."""
     timed = steps(tables, "time_s", "flops", model=THREE_WAYS, execution="eager")
     timed = one_each(selection.one_machine(timed), [*CASE, "model"])
@@ -26,8 +27,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The largest case: the same FLOPs, each way's time against the library's; and the largest
-    error of all."""
+    """Sentences on the largest case: equal FLOPs, and time of each way relative to the library; and
+    on the largest error."""
     others = rows[rows["model"] != LIBRARY]
     if others.empty:
         return ""
@@ -35,21 +36,23 @@ def finding(rows: DataFrame, text: Texts) -> str:
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values(
         "factor"
     )
-    ways = [_way(row, text) for _, row in here.iterrows()]
-    sentences = [
-        text("error", error=significant(error, 2)) for error in rows["relative_error"].nlargest(1)
-    ]
-    return " ".join([text("finding", most=most, ways=", ".join(ways)), *sentences])
+    ways = ", ".join(_way(row, text) for _, row in here.iterrows())
+    sentences = [text("finding", most=most, ways=ways)]
+    for error in rows["relative_error"].nlargest(1):
+        sentences.append(text("error", error=significant(error, 2)))
+    return " ".join(sentences)
 
 
 def _way(row: Series, text: Texts) -> str:
-    """A way's time beside the library's in words, without a number within their intervals."""
+    """Text on a way's time relative to the library's, without a number if their intervals
+    overlap."""
     key = "way" if row["apart"] else "way_alike"
     return text(key, name=text(row.model), factor=significant(row["factor"], 2))
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows, largest batch first, with its words, and with the factor and MFU behind each bar."""
+    """Sorts rows by batch, largest first, and adds its label and the factor and MFU after each
+    bar."""
     rows = rows.sort_values("batch_size", ascending=False, kind="stable")
     shares = [f" · {share}" if share else "" for share in specs.shares(rows["mfu_percent"], text)]
     return rows.assign(

@@ -1,4 +1,4 @@
-"""Deviation of other tools' FLOPs from ours: one line a model, one mark a tool."""
+"""Deviation of other tools' FLOPs from ours: one line for each model, one mark for each tool."""
 
 from mfulab.core.language import verdicts
 from mfulab.lab.report import claims, selection
@@ -14,8 +14,9 @@ AGREES_WITHIN = 1.0  # percent
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Tools that counted a model, of the MOST models that they disagree on, the furthest last; `run`
-    names both, as a model has one run of all tools. Synthetic loads are drawn only alone."""
+    """Selects the MOST models on which tools disagree most, the largest deviation last. `run` names
+    tool and model, as one run has all tools. Synthetic loads are drawn only if there is nothing
+    else."""
     counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
     counted = selection.pick(counted, "synthetic")
     off = counted["deviation_percent"].abs().groupby(counted["model"])
@@ -27,8 +28,9 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The largest deviation with what explains it, and how many counts agree."""
-    worst = rows.loc[(off := rows["deviation_percent"].abs()).idxmax()]
+    """Sentence on the largest deviation and its explanation, and on how many counts agree."""
+    off = rows["deviation_percent"].abs()
+    worst = rows.loc[off.idxmax()]
     counts = {
         "agreeing": int((off <= AGREES_WITHIN).sum()),
         "count": len(rows),
@@ -65,6 +67,6 @@ draw = specs.Dots(
     markers=_markers,
     reference=0,
     order=_order,
-    apart=0.15,  # tools that agree stand next to one another
+    apart=0.15,  # so that tools that agree do not overlap
     small=10,
 )

@@ -1,4 +1,4 @@
-"""From which size on a matmul is faster on a GPU than on a CPU, memory and transfers counted in."""
+"""Size from which a matmul is faster on a GPU than on a CPU, including memory and transfers."""
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,8 @@ COPIES = [part for part in transfers.PARTS if part != "time_s"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The fastest matmul of each size on one CPU and on one GPU, in one precision; none unless both
-    measured a common size."""
+    """Selects the fastest matmul of each size on one CPU and one GPU, in one precision. Empty
+    unless both measured a common size."""
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     timed = timed.assign(side="cpu")
     timed["side"] = timed["side"].where(timed["host_to_device_s"].isna(), "gpu")
@@ -35,8 +35,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _fastest(side: DataFrame) -> DataFrame:
-    """The fastest kernel of each size, `whole_s` with copies; these belong to no kernel, so that the
-    median of all is theirs."""
+    """Fastest kernel of each size. `whole_s` includes copies, which do not depend on the kernel, so
+    their median over all kernels is used."""
     sizes = side.groupby("n")
     copies_s = sizes[COPIES].transform("median").sum(axis=1)
     best = side.loc[sizes["time_s"].idxmin()]
@@ -44,8 +44,8 @@ def _fastest(side: DataFrame) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """From which size on the GPU wins for good, and by its kernel alone; nothing without a size that
-    both have."""
+    """Sentences on the size from which the GPU stays faster, with copies and by its kernel alone.
+    Empty without a common size."""
     best = rows.drop_duplicates(["side", "n"]).set_index("n", drop=False).sort_index()
     cpu, gpu = (best[best["side"] == side] for side in SIDES)
     shared = cpu.index.intersection(gpu.index)
@@ -69,25 +69,25 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _is_below(gpu: DataFrame, cpu: DataFrame, column: str, sizes: pd.Index) -> Series:
-    """A flag a size: the GPU's `column` stays below the CPU's time with memory, whatever lies in
-    their intervals."""
+    """For each size, True if the GPU's `column` is below the CPU's time with memory, intervals
+    included."""
     fast = claims.ends_of(gpu, column)["high"]
     slow = claims.ends_of(cpu, "whole_s")["low"]
     return fast[sizes] < slow[sizes]
 
 
 def _from(faster: Series) -> float | None:
-    """The size from which on all are true; None where the last is not."""
-    lost = faster[~faster].index.max()
-    won = faster.index[~(faster.index <= lost)]
-    if len(won):
-        return float(won[0])
+    """Size from which all values are True; None if the last is not."""
+    last_slower = faster[~faster].index.max()  # NaN if all are True
+    sizes = faster.index[~(faster.index <= last_slower)]
+    if len(sizes):
+        return float(sizes[0])
     return None
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows of both sides, and the GPU's once more with its kernels alone, in one panel that names
-    the machines."""
+    """Puts both sides into one panel that names the machines, and adds the GPU's kernels without
+    copies."""
     kernels = rows[rows["side"] == "gpu"]
     alone = kernels.assign(line="kernel", seconds=kernels["time_s"])
     form = text.name("precision", rows["precision"].iloc[0])
@@ -97,7 +97,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    """Logarithmic axes, with the sizes that are powers of two."""
+    """Makes the axes logarithmic, with ticks at powers of two."""
     axes.set(xscale="log", yscale="log")
     sizes = sorted(rows["n"].unique())
     powers = []

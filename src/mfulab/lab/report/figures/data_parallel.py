@@ -1,5 +1,4 @@
-"""Scaling of several processes, and what each of them spends on communication that compute does not
-hide."""
+"""Scaling over several processes, and their communication that is not hidden by compute."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
@@ -19,17 +18,16 @@ TOPIC = "training"
 ORDER = 10
 CLAIM = claims.side_of("efficiency", 100.0)
 REASONS = selection.BESIDE_ONE
-# What a job and the single process beside it have in common; a ceiling's name holds a CPU's
-# threads.
+# Columns in which a job and its single process are equal. A ceiling's name has a CPU's threads.
 ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
 OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
 PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
-MOST = 12  # jobs a machine
+MOST = 12  # jobs of a machine
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷
-    (processes × its speed)."""
+    """Selects jobs of several processes with the same step in one process. `efficiency` is their
+    speed ÷ (processes × its speed), in percent."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
     timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager")]
     timed = one_each(timed, [*ALIKE, *OWN])
@@ -42,7 +40,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def job(row: Series, text: Texts) -> str:
-    """A job's name: its wrapper, processes and batch, its bucket or its slowed rank."""
+    """Name of a job: wrapper, processes and batch, with its bucket or slowed rank."""
     name = text("job", job=row)
     if row["wrapper"] == "ddp":
         name += text("bucket", job=row)
@@ -52,12 +50,12 @@ def job(row: Series, text: Texts) -> str:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula,
-    who is slow."""
+    """Sentences on best and worst scaling, exposed communication, FSDP2 relative to DDP, sent bytes
+    relative to the formula, and the slow rank."""
     plain = preferred(rows, rows["slowed_rank"].isna())
     best = plain.loc[plain["efficiency"].idxmax()]
     worst = plain.loc[plain["efficiency"].idxmin()]
-    # The time of equal work is the inverse of the efficiency.
+    # Times of equal work have the inverse ratio of efficiencies.
     within = ~apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
     alike = len(plain) > 1 and within[worst.name]
     tied = 1 + int(within.drop(best.name).sum())
@@ -83,22 +81,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
     sharded = against(
         plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp"
     )
-    if len(sharded := sharded[sharded["apart"]]):
+    sharded = sharded[sharded["apart"]]
+    if len(sharded):
         furthest = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
         key = "sharded" if furthest["factor"] > 1 else "sharded_faster"
-        sentences.append(
-            text(
-                key, job=job(furthest, text), ratio=max(furthest["factor"], 1 / furthest["factor"])
-            )
-        )
-    off = (
-        100
-        * (
-            rows["sent_bytes"]
-            / rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0)
-            - 1
-        )
-    ).abs()
+        ratio = max(furthest["factor"], 1 / furthest["factor"])
+        sentences.append(text(key, job=job(furthest, text), ratio=ratio))
+    predicted = rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0)
+    off = (100 * (rows["sent_bytes"] / predicted - 1)).abs()
     if off.notna().any():
         furthest = rows.loc[off.idxmax()]
         sentences.append(
@@ -109,8 +99,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine efficiency by job, and beside it the step with the communication that
-    compute does not hide."""
+    """Draws for each machine the efficiency of jobs, and their step divided into compute and
+    exposed communication."""
     rows = (
         rows.sort_values("efficiency", ascending=False, kind="stable")
         .groupby("machine", sort=False)

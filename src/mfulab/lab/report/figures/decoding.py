@@ -1,5 +1,4 @@
-"""Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch
-size; prompts too."""
+"""Text generation: shares of memory bandwidth and of arithmetic by batch size, also for prompts."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import (
@@ -25,8 +24,8 @@ CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Series of two batch sizes or more: of each model and machine the decoding with the longest
-    context that is nearest to the memory's limit, and the prefill of the same prompts."""
+    """Selects series with at least two batch sizes. For each model and machine, the decoding with
+    the longest context nearest to the memory's limit, and the prefill of its prompts."""
     steps = ok(tables["profile"], *DASHES)
     steps = curves.series(with_machine(tables, steps[steps["mode"].isin(MARKERS)]))
     decoding = steps["mode"] == "decoding"
@@ -40,8 +39,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The series of decoding nearest to the memory's limit; then its cache, the longest prompt, and
-    the experts."""
+    """Sentences on the decoding nearest to the memory's limit, its cache, the longest prompt, and
+    the balance of experts."""
     decoded = rows[rows["mode"] == "decoding"]
     if decoded.empty:
         return text("prefill", row=rows.loc[rows["mfu_percent"].idxmax()])
@@ -63,25 +62,18 @@ def finding(rows: DataFrame, text: Texts) -> str:
     for _, row in both.nlargest(1, "sequence_length").iterrows():
         sentences.append(text("prompt", row=row))
     routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
-    for _, uneven in (
-        routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows()
-    ):
-        key = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts"
-        times = uneven["expert_imbalance"]
-        sentences.append(
-            text(
-                key,
-                model=uneven["model"],
-                batch=int(uneven["batch_size"]),
-                times=significant(times),
-            )
-        )
+    routed = routed.sort_values(["batch_size", "expert_imbalance"], kind="stable")
+    for _, uneven in routed.tail(1).iterrows():
+        imbalance = uneven["expert_imbalance"]
+        key = "experts_even" if imbalance <= 1 else "experts"
+        named = {"model": uneven["model"], "batch": int(uneven["batch_size"])}
+        sentences.append(text(key, **named, times=significant(imbalance)))
     return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision,
-    squares are prompts."""
+    """Draws a panel for each machine with logarithmic axes: MBU solid, MFU dashed. Colour shows the
+    precision; squares are prompts."""
     colors = style.usual_colors(rows["precision"])
     shares = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
     look: style.Look = {

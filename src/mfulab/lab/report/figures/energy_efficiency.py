@@ -1,4 +1,4 @@
-"""Energy: FLOPs per joule against MFU."""
+"""Energy: FLOPs per joule over MFU."""
 
 from matplotlib.axes import Axes
 
@@ -9,10 +9,10 @@ TOPIC = "energy"
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs whose energy was measured."""
+    """Selects runs whose energy was measured."""
     needed = ("flops_per_j", "mfu_percent", "samples_per_j")
     measured = with_machine(tables, ok(tables["profile"], *needed))
-    measured = measured[measured["flops_per_j"] > 0]  # without FLOPs nothing is compared
+    measured = measured[measured["flops_per_j"] > 0]  # rows without FLOPs cannot be compared
     gflop_per_j = measured["flops_per_j"] / 1e9
     return measured.assign(gflop_per_j=gflop_per_j, sample_j=1 / measured["samples_per_j"])
 

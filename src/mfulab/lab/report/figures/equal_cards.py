@@ -12,18 +12,19 @@ from mfulab.lab.tables import cards
 
 TOPIC = "trust"
 ORDER = 2
-REASONS = selection.BESIDE_ONE  # a load shows a slow card as well as a model does
+REASONS = selection.BESIDE_ONE  # synthetic loads show slow cards as well as models do
 RUN = ["hardware", "recorded", "run"]
 BY_PROCESS = ["time_s", "process_times_s", "process_cards"]
 ABOUT = ["status", "started_at", "commit", "device_uuid", runs.DOUBTFUL, trust.DOUBTS]
-MOST = 24  # cards, those that differ most
-NARROWEST = 1.06  # end of the axis where all are alike
-REACH = 1.15  # how far an axis reaches on its logarithmic scale, in distances of the furthest dot
+MOST = 24  # cards, of those that differ most
+NARROWEST = 1.06  # least upper limit of the axis
+REACH = 1.15  # logarithm of an axis limit ÷ that of the furthest dot
 RATIOS = (0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 5, 10)
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs that two cards or more of one machine measured alone: a row a card, with `relative`."""
+    """Selects runs that at least two cards of one machine measured, with a row for each card and
+    its time relative to the median (`relative`)."""
     parts = [
         ok(trust.with_doubts(tables[name])[[*RUN, *BY_PROCESS, *ABOUT]], "time_s")
         for name in cards.TIMED
@@ -31,7 +32,7 @@ def rows(tables: Tables) -> DataFrame:
     timed = pd.concat(parts, ignore_index=True)
     timed = selection.pick(timed[timed["device_uuid"] != ""], "recorded")
     lines = cards.compared(timed.to_dict("records"))
-    shared = [card.name for card in cards.each(lines)]
+    shared = [card.name for card in cards.summarised(lines)]
     compared = pd.DataFrame(lines, columns=list(cards.Compared._fields))
     drawn = compared[compared["card"].isin(shared)].merge(timed.drop(columns=BY_PROCESS), on=RUN)
     drawn = drawn.assign(
@@ -41,10 +42,10 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Names the card that is slower than the others, by its median over runs; or tells how far all
-    are apart. Nothing where too few runs are shared."""
+    """Sentence on the card that is slower than the others, by its median over runs, or on the
+    largest difference. Empty if too few runs are shared."""
     lines = rows[list(cards.Compared._fields)].itertuples(index=False)
-    found = cards.each(cards.Compared(*line) for line in lines)
+    found = cards.summarised(cards.Compared(*line) for line in lines)
     if not found:
         return ""
     slow = [card for card in found if card.is_slow]
@@ -60,7 +61,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _order(rows: DataFrame) -> list[str]:
-    """The cards that differ most, the slowest above."""
+    """Labels of the cards that differ most, the slowest at the top."""
     middles = rows.groupby("label")["relative"].median()
     furthest = np.log(middles).abs().nlargest(MOST).index
     return list(middles[furthest].sort_values().index)

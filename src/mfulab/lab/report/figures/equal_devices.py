@@ -17,13 +17,13 @@ COLUMNS = [
     *("hardware", "recorded", "run", "status", "started_at", "commit", *INTERVAL),
     *(runs.DOUBTFUL, trust.DOUBTS, trust.REACH),
 ]
-MOST = 24  # runs, those that differ most
+MOST = 24  # runs, of those that differ most
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs that two participants or more measured on devices of one kind, with `kind`, `relative`
-    and `range`."""
+    """Selects runs that at least two participants measured on devices of one kind. Adds `kind`,
+    `relative` and `range`."""
     parts = [
         ok(trust.with_doubts(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")
     ]
@@ -38,8 +38,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Tells how far the same run differs between participants of the commonest kind, and on which
-    run most."""
+    """Sentence on how far times of the same run differ between participants of the most common
+    kind, and on the run that differs most."""
     here = selection.largest(rows, ["kind"], "who")
     distinct = here.drop_duplicates("run")
     worst = here[here["run"] == distinct.loc[distinct["range"].idxmax(), "run"]]
@@ -55,7 +55,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _order(rows: DataFrame) -> list[str]:
-    """The runs that differ most, the furthest above."""
+    """Runs that differ most, the largest difference at the top."""
     return list(rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index)
 
 

@@ -1,5 +1,5 @@
-"""Gain of execution modes: samples per second relative to eager, and the steps after which
-compiling has paid."""
+"""Speedup of execution modes relative to eager, and the number of steps after which compiling pays
+off."""
 
 from functools import partial
 
@@ -14,12 +14,12 @@ TOPIC = "execution"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
 REASONS = selection.FIRST_PANEL
-ROUNDING = 1e-9  # of a step: what a quotient may be off by
+ROUNDING = 1e-9  # rounding error of a number of steps
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of models in another mode of torch than eager beside the same run in eager;
-    `recompilations` has changing shapes, `frameworks` and `quantised` have theirs."""
+    """Selects runs of models in other execution modes of torch, paired with the same run in eager.
+    Changing shapes, other frameworks and quantised models have figures of their own."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     is_quantised = ~timed["quantisation"].isin(["", "none"])
     is_elsewhere = timed["execution"].isin(ELSEWHERE) | is_quantised
@@ -28,8 +28,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The largest gain and loss; the longest compilation, after how many steps it has paid, and how
-    many never do."""
+    """Sentences on the largest gain and loss, the longest compilation, when compiling pays off, and
+    how often it never does."""
     sentences = [relative.finding(rows, text, "execution")]
     made = rows[rows["compile_s"].notna()]
     if made.empty:

@@ -13,16 +13,16 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok
 TOPIC = "flops"
 ORDER = 1
 CLAIM = claims.COUNTED
-PANELS = 3
-BARS = 8  # models, and kinds of layers of each
-LONGEST = 26
-# The number of a repeated block.
+PANELS = 3  # models
+BARS = 8  # kinds of layers of a model
+LONGEST = 26  # letters of a layer's name
+# Number of a repeated block in a layer's path.
 BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a kind of layer of the models that were profiled most, largest first, and one of what is
-    not among the largest. Layers of repeated blocks are of a kind where they do equal work."""
+    """Returns a row for each kind of layer of the most profiled models, largest first, and one for
+    the remaining layers. Repeated layers of equal work are one kind."""
     counted = ok(tables["flops"], "forward_flops")
     counted = counted[(counted["layers"] != "") & (counted["forward_flops"] > 0)]
     counted = selection.pick(counted, "recorded", "few_layers", "synthetic")
@@ -39,8 +39,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _largest(row: Record) -> list[tuple[str, int, float]]:
-    """Kinds of layers with how many there are and the FLOPs of all, the largest first; the rest has
-    no name."""
+    """Largest kinds of layers as (name, number, FLOPs of all). The last entry, without a name, is
+    for the remaining ones."""
     kinds_of_layers: dict[tuple[str, float], list[str]] = {}
     for layer, flops in parse_json(row["layers"]):
         kinds_of_layers.setdefault((BLOCK.sub("*", layer), flops), []).append(layer)
@@ -57,8 +57,9 @@ def _largest(row: Record) -> list[tuple[str, int, float]]:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Each model's largest layer, or kind of equal layers; the most uneven model first."""
-    words = {}
+    """Sentences on each model's largest layer, or kind of equal layers; the most uneven model comes
+    first."""
+    parts = {}
     for _, here in rows.groupby("model", sort=False):
         named = here[here["layer"] != ""].sort_values("part", ascending=False, kind="stable")
         largest = named.iloc[0]
@@ -69,13 +70,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
             key = "alike"
         else:
             key = "several" if largest["times"] > 1 else "finding"
-        told = text(key, row=largest, share=100 * largest["part"], count=alike)
-        words[told] = largest["part"]
-    return " ".join(sorted(words, key=lambda sentence: -words[sentence]))
+        sentence = text(key, row=largest, share=100 * largest["part"], count=alike)
+        parts[sentence] = largest["part"]
+    return " ".join(sorted(parts, key=lambda sentence: -parts[sentence]))
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows with the words of their models, layers and shares."""
+    """Adds the labels of models, layers and shares."""
     share = 100 * rows["part"]
     return rows.assign(
         panel=specs.names("model", rows["model"], text),
@@ -100,7 +101,7 @@ draw = specs.Bars(
 
 
 def _names(rows: DataFrame, text: Texts) -> list[str]:
-    """Names of kinds of layers, as short as a panel needs, with how many there are."""
+    """Names of kinds of layers, shortened to fit a panel, with their number."""
     names = []
     for layer, times in zip(rows["layer"], rows["times"], strict=True):
         name = _end(layer) or text("rest")
@@ -109,7 +110,7 @@ def _names(rows: DataFrame, text: Texts) -> list[str]:
 
 
 def _end(layer: str) -> str:
-    """The last modules of a layer's path, as many as a panel has room for."""
+    """Last modules of a layer's path, as many as fit a panel."""
     modules = layer.split(".")
     shown = layer
     while len(shown) > LONGEST and len(modules) > 1:

@@ -1,4 +1,4 @@
-"""Fewer FLOPs need not be less time: models alike in all else, their FLOPs beside their time."""
+"""Fewer FLOPs may not save time: FLOPs and time of models that are alike in all else."""
 
 import pandas as pd
 
@@ -9,18 +9,18 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok, steps
 TOPIC = "flops"
 ORDER = 2
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
-# What `quality` calls the way that a model saves FLOPs.
+# Compression in the table `quality` by which each model saves FLOPs.
 TRAINED = {"pooled_cnn": "pooled", "separable_cnn": "separable", "pruned_cnn": "structured"}
 PARTS = dict(zip(("flops", "time"), style.PALETTE, strict=False))
 MOST = 8
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Eager runs of one machine that are alike in all but the model: those of the experiment on it,
-    else the group of the most models; `flops_percent` and `time_percent` are of the one with the
-    most FLOPs, `points` what a trained model of its kind loses in accuracy."""
+    """Selects eager runs of one machine that differ only in the model: those of the experiment on
+    this, else the largest group. `flops_percent` and `time_percent` are relative to the model with
+    most FLOPs. `points` is the change in accuracy of a trained model of this kind."""
     timed = steps(tables, "flops", "time_s", "batch_size", execution="eager").query("flops > 0")
-    timed = selection.pick(timed, "incomparable")  # not what spins by design
+    timed = selection.pick(timed, "incomparable")  # without loads that only spin
     timed = _several(timed.drop_duplicates([*ALIKE, "model"]))
     if timed.empty:
         return timed
@@ -29,12 +29,12 @@ def rows(tables: Tables) -> DataFrame:
     groups = timed.groupby(ALIKE, dropna=False, sort=False)
     _, here = max(groups, key=lambda group: len(group[1]))
     here = here.sort_values("flops", ascending=False).head(MOST)
-    whole = here.iloc[0]
+    largest = here.iloc[0]
     lost = ok(tables["quality"], "accuracy_change_points").drop_duplicates("compression")
     points = lost.set_index("compression")["accuracy_change_points"]
     return here.assign(
-        flops_percent=100 * here["flops"] / whole["flops"],
-        time_percent=100 * here["time_s"] / whole["time_s"],
+        flops_percent=100 * here["flops"] / largest["flops"],
+        time_percent=100 * here["time_s"] / largest["time_s"],
         points=here["model"].map(TRAINED).map(points),
         flops_per_sample=here["flops"] / here["batch_size"],
         time_per_sample=here["time_s"] / here["batch_size"],
@@ -43,14 +43,15 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _several(rows: DataFrame) -> DataFrame:
-    """Rows that another model can be held against."""
+    """Rows with another model to compare with."""
     if rows.empty:
         return rows
     return rows[rows.groupby(ALIKE, dropna=False)["model"].transform("nunique") > 1]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The two models whose FLOPs mislead most about their times; empty without two."""
+    """Sentences on the two models whose FLOPs mislead most about their times; empty if there are
+    fewer than two."""
     if len(rows) < 2:
         return ""
     ends = rows.sort_values(["speed", "flops_per_sample"]).iloc[[0, -1]]
@@ -68,7 +69,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Two rows a model, its FLOPs and its time, with its accuracy behind its name."""
+    """Returns two rows for each model, for FLOPs and time. The accuracy is added to its name."""
     names = []
     for _, row in rows.iterrows():
         known = row["points"] == row["points"]

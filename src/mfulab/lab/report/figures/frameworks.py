@@ -17,13 +17,14 @@ ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
 EXECUTIONS = ("eager", "compile", *ELSEWHERE)
 COLORS = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
 CASE = ["model", "mode", "batch_size"]
-VANISHED = 1e-6  # of the first loss
-# of a loss: the order of additions differs, and each update carries its rounding on
+VANISHED = 1e-6  # share of the first loss below which a loss has vanished
+# % of a loss: additions are in different orders, and updates accumulate their rounding
 TOLERANCE_PERCENT = 1.0
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Steps on one machine, the first, of cases that another framework than torch was timed in."""
+    """Selects steps on one machine, of cases that were also timed in another framework than
+    torch."""
     timed = steps(tables, "time_s", execution=EXECUTIONS, precision="fp32")
     timed = timed.assign(other=timed["execution"].isin(ELSEWHERE))
     timed = timed[timed.groupby(["machine", *CASE])["other"].transform("any")]
@@ -34,18 +35,17 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
-    """Steps before a loss vanishes, and the largest deviation, in percent of a step's largest
-    loss."""
+    """Returns the number of steps before a loss vanishes, and the largest deviation of losses until
+    then, in percent."""
     steps = [*zip(*curves.values(), strict=False)]
     compared = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
-    return len(compared), 100 * max(
-        ((max(losses) - min(losses)) / max(losses) for losses in compared), default=0.0
-    )
+    deviations = ((max(losses) - min(losses)) / max(losses) for losses in compared)
+    return len(compared), 100 * max(deviations, default=0.0)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The case whose executions lie furthest apart, the longest compilation, and how far the losses
-    agree."""
+    """Sentences on the case whose executions differ most, the longest compilation, and how well
+    losses agree."""
     sentences = _compared(rows, text)
     for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
         sentences.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
@@ -53,14 +53,19 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _compared(rows: DataFrame, text: Texts) -> list[str]:
-    """The case whose executions lie furthest apart, and those that are as fast as its fastest."""
+    """Sentences on the case whose executions differ most, and on executions that are as fast as its
+    fastest."""
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
     ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
     fast = here.iloc[0]
     slow = here.iloc[-1]
-    alone = ("finding_one", "finding_alike")[len(here) > 1]
-    key = "finding" if ranked else alone
+    if ranked:
+        key = "finding"
+    elif len(here) > 1:
+        key = "finding_alike"
+    else:
+        key = "finding_one"
     names = {"fast": text(fast.execution), "slow": text(slow.execution)}
     sentences = [text(key, row=fast, longer=slow["time_s"], **names)]
     if not ranked:
@@ -73,7 +78,8 @@ def _compared(rows: DataFrame, text: Texts) -> list[str]:
 
 
 def _losses(rows: DataFrame, text: Texts) -> list[str]:
-    """Sentence on how far the losses of the first case with several agree; none without two."""
+    """Sentence on how well losses agree in the first case with several executions; empty if there
+    are fewer than two."""
     trained = rows[rows["losses"].fillna("") != ""]
     trained = trained.merge(trained[CASE].head(1), on=CASE)
     curves = {row.execution: parse_json(row.losses) for row in trained.itertuples()}
@@ -92,7 +98,7 @@ def _losses(rows: DataFrame, text: Texts) -> list[str]:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows with their case's and execution's words, and MFU and compile time behind each bar."""
+    """Adds labels of cases and executions, and MFU and compile time after each bar."""
     behind = []
     for share, compile_s in rows[["mfu_percent", "compile_s"]].itertuples(index=False):
         words = []

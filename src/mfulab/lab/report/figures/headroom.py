@@ -1,4 +1,4 @@
-"""Milliseconds of a step that are lost between the peak and MFU, each part once."""
+"""Milliseconds of a step lost between the peak and MFU, without counting any twice."""
 
 from collections.abc import Hashable
 
@@ -21,30 +21,29 @@ from mfulab.mfu.headroom import PARTS
 
 TOPIC = "why"
 ORDER = 0
-FEWEST = 1  # the parts of one step explain each other
+FEWEST = 1  # even one step has several parts to compare
 MOST = 12  # runs of all machines
-LINE = 0.37  # inches of a run, whose name takes two lines
-SHOWN = 0.05  # points below which a part has no step of its own
-NAMED = 4.0  # points of a stacked bar that hold a number
+LINE = 0.37  # inches for a run, whose name has two lines
+SHOWN = 0.05  # percentage points below which a part is not drawn
+NAMED = 4.0  # percentage points from which a part has room for its number
 COLORS = dict(zip(PARTS, (
     "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
     "#b4d3b2", "#7fa87c", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
-DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # on which numbers are white
-# The part that takes most off a run.
+DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # parts on which numbers are white
+# A run's claim is which part it loses most to.
 CLAIM = claims.largest([part for part in PARTS if part != "useful"])
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The budget of the busiest run of each model on each machine, in points of MFU; steps read from
-    recorded traces only where no others are."""
+    """Selects the busiest run of each model on each machine, with its losses in percentage points
+    of MFU. Steps from recorded traces are included only if there is nothing else."""
     timed = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
     timed = selection.pick(timed, "recorded_trace")
     if timed.empty:
         return timed
     for part in PARTS:
-        timed[part] = (timed[f"{part}_ms"] / 10 / timed["time_s"]).fillna(
-            0
-        )  # a part that is not known takes nothing
+        points = timed[f"{part}_ms"] / 10 / timed["time_s"]
+        timed[part] = points.fillna(0)
     best = timed.loc[
         timed["utilization_percent"].fillna(0).groupby([timed["machine"], timed["model"]]).idxmax()
     ]
@@ -59,33 +58,34 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _spread(ordered: DataFrame, most: int, first: Hashable) -> DataFrame:
-    """At most so many runs of a machine, from the highest MFU to the lowest: trusted ones, and of
-    models before synthetic loads, with the run of the page's first sentence."""
+    """Selects at most `most` runs of a machine, evenly spread by MFU, including the `first` run of
+    the page. Trusted runs and real models are preferred."""
     ordered = preferred(ordered, ~selection.is_synthetic(ordered) | (ordered.index == first))
     ordered = preferred(ordered, ~trust.doubtful(ordered) | (ordered.index == first))
     others = ordered.index.drop(first, errors="ignore")
     room = most - (len(ordered) - len(others))
-    places = np.linspace(0, len(others) - 1, min(len(others), room)).round().astype(int)
-    return ordered[ordered.index.isin([first, *others[places]])]
+    positions = np.linspace(0, len(others) - 1, min(len(others), room)).round().astype(int)
+    return ordered[ordered.index.isin([first, *others[positions]])]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The part that takes most off the run that loses most to it."""
-    place, part = rows[[part for part in PARTS if part != "useful"]].astype(float).stack().idxmax()
-    worst = rows.loc[place]
-    named = {"part": text.within("trace")(part)}
+    """Sentence on the largest loss, of the run that has it."""
+    losses = rows[[part for part in PARTS if part != "useful"]].astype(float)
+    index, part = losses.stack().idxmax()
+    worst = rows.loc[index]
     return text(
         "finding",
         worst=worst,
         step=1e3 * worst["time_s"],
         ms=worst[f"{part}_ms"],
         points=worst[part],
-        **named,
+        part=text.within("trace")(part),
     )
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
+    """Draws a bar for each run, divided into the parts of its step. Runs of a machine are below its
+    name."""
     axes = style.panels(figure, [""], [""])[0, 0]
     style.resize(figure, 1.7 + LINE * (len(rows) + rows["machine"].nunique()))
     colors = {}
@@ -127,7 +127,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
 
 
 def _named(row: Row, text: Texts) -> str:
-    """A run in two lines: its model and MFU, and below what sets it apart; none for the line of a
+    """Label of a run in two lines: model and MFU, then its settings. Empty for the line of a
     machine's name."""
     if row["name"] == "":
         return ""

@@ -1,4 +1,4 @@
-"""Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait
+"""Speed by source and workers of a DataLoader, and MFU over the time that the loop does not wait
 for it."""
 
 from mfulab.lab.report import claims, selection
@@ -24,8 +24,8 @@ LOADER = ["loader_source", "loader_workers", *VARIED]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent
-    of that step's."""
+    """Selects runs fed by a DataLoader, paired with the same step on a batch that stays on the
+    device. `kept` is MFU in percent of that step's."""
     timed = steps(tables, "samples_per_s", "time_s").fillna({"sequence_length": 0})
     here = one_each(timed[timed["input"] == "device"], [*ALIKE, "workload"])
     here = here[here["workload"].isin(["training", "inference"])]
@@ -45,7 +45,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The longest wait in the loop itself, the workers that shorten it, and those that are too
+    """Sentences on the longest wait, the number of workers that helps, and the number that is too
     many."""
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
@@ -71,8 +71,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine speed by workers, a line a source, and MFU against the time not spent
-    waiting."""
+    """Draws for each machine the speed over workers, with a line for each source, and MFU over the
+    time not spent waiting."""
     sources = style.colors(sorted(set(rows["loader_source"])))
     kept = style.wrapped(text("kept"), HIGH)
     counts = sorted(set(rows["loader_workers"]))
@@ -86,7 +86,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         [*map(text, names)] for names in (("speed", "explained"), ("workers", "not_waiting"))
     )
     for (left, right), here in style.in_rows(figure, rows, titles, x=across):
-        alike = selection.largest(here, ALIKE)  # one model's speeds on one axis
+        # Only one case, as the speeds of several would need different axes.
+        alike = selection.largest(here, ALIKE)
         kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *tooltip, **look)
         kinds.points(
             left,

@@ -1,4 +1,4 @@
-"""The ladder of implementations: each rung's share of the library's speed in the same run."""
+"""The ladder of implementations: speed of each rung relative to the library in the same run."""
 
 import textwrap
 
@@ -15,19 +15,19 @@ CLAIM = claims.side_of("share_of_reference_percent", 100.0)
 SHARE = "share_of_reference_percent"
 LADDER = ["machine", "precision"]
 MOST_MACHINES = 2
-MOST_FORMATS = 2  # of a machine
-REFERENCE = "torch"  # the rung that the others are held against, measured once more beside each
-LEAST = 1.0  # points by which that rung differs from itself before it is told
-FEW_RUNGS = 3  # besides libraries: fewer are no second ladder
+MOST_FORMATS = 2  # number formats of a machine
+REFERENCE = "torch"  # rung that others are compared with, and measured again with each
+LEAST = 1.0  # percentage points by which that rung may differ from itself without a sentence
+FEW_RUNGS = 3  # without libraries; needed for a second ladder
 MOST_RUNGS = 24
 BAR = 0.27  # inches
-NEAR = 30.0  # %: from here on a word behind a bar would reach the line at 100 %
-TITLE = 29  # letters a line, of two panels beside one another
+NEAR = 30.0  # % from which a label after its bar would overlap the line at 100 %
+TITLE = 29  # letters of a title's line, with two panels side by side
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Square matmuls of each machine in the formats with most rungs, at the largest size that nearly
-    all share; `elsewhere` names those that were measured at other sizes alone."""
+    """Selects square matmuls of each machine in the formats with most rungs, at the largest size
+    that nearly all have. `elsewhere` names implementations measured only at other sizes."""
     measured = with_machine(tables, ok(tables["matmul"], SHARE))
     measured = measured[matmuls.cube(measured)]
     measured = measured[measured["machine"].isin(style.machines(measured, MOST_MACHINES))]
@@ -44,7 +44,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _of_tallest_formats(square: DataFrame) -> DataFrame:
-    """Rows of each machine's format with most rungs, and of a second one with FEW_RUNGS or more."""
+    """Rows of each machine in the format with most rungs, and in a second one with at least
+    FEW_RUNGS."""
     if square.empty:
         return square
     rungs = square[square["family"] != "library"].groupby(LADDER)["kernel"].nunique()
@@ -59,10 +60,10 @@ def _of_tallest_formats(square: DataFrame) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """From the lowest rung to the highest in the machine's format with most rungs; the highest of
-    another format."""
+    """Sentences on the lowest and highest rung in the format with most rungs, on the highest in
+    another, and on rungs out of order."""
     here = selection.largest(rows, LADDER).sort_values(SHARE)
-    here = preferred(here, here["family"] != "library")  # a library is no rung below itself
+    here = preferred(here, here["family"] != "library")  # a library is the reference, not a rung
     low = here.iloc[0]
     high = here.iloc[-1]
     values = {
@@ -79,8 +80,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         own = rows[(rows[LADDER] == row[LADDER]).all(axis=1) & (rows["kernel"] == REFERENCE)]
         for _, library in own[(own[SHARE] - 100).abs() >= LEAST].iterrows():
             sentences.append(text("finding_reference", row=library))
-    if elsewhere := high["elsewhere"]:
-        sentences.append(text("finding_elsewhere", kernels=elsewhere))
+    if high["elsewhere"]:
+        sentences.append(text("finding_elsewhere", kernels=high["elsewhere"]))
     for below, rung in out_of_order(here):
         because = "; ".join(_reasons(below, rung, text)) or text("unexplained")
         names = {"rung": rung["kernel"], "below": below["kernel"]}
@@ -101,23 +102,20 @@ def _reasons(below: Series, rung: Series, text: Texts) -> list[str]:
 
 
 def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
-    """Pairs (below, rung) on one machine of a rung that is no faster than the one below it;
-    libraries are beside."""
+    """Pairs (below, rung) on one machine in which a rung is not faster than the one below it.
+    Libraries are not rungs."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
-    pairs = []
-    for rung in rungs.values():
-        if rung["after"] in rungs:
-            pairs.append((rungs[rung["after"]], rung))
     found = []
-    for below, rung in pairs:
-        if rung[SHARE] <= below[SHARE]:
+    for rung in rungs.values():
+        below = rungs.get(rung["after"])
+        if below is not None and rung[SHARE] <= below[SHARE]:
             found.append((below, rung))
     return found
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Machines below one another, a panel a format, a bar a rung on one logarithmic scale, slowest
-    below, each with its share; of a single ladder also what each rung adds."""
+    """Draws a row of panels for each machine, one for each format, with a bar for each rung on a
+    logarithmic scale. A single ladder also shows what each rung adds."""
     machines = {}
     for name in style.machines(rows):
         here = rows[rows["machine"] == name]
@@ -158,7 +156,7 @@ def _tallest(here: DataFrame) -> DataFrame:
 
 
 def _write_shares(axes: Axes, here: DataFrame, text: Texts) -> None:
-    """Writes each share behind its bar; behind the line at 100 % where it would lie on that."""
+    """Writes each share after its bar, or after the line at 100 % if it would overlap it."""
     anchor = {"textcoords": "offset points", "va": "center", "fontsize": 9}
     for height, share in enumerate(here[SHARE]):
         end = max(share, 100.0) if share > NEAR else share
@@ -175,7 +173,7 @@ def _title(here: DataFrame, text: Texts, across: int) -> str:
 
 
 def _say_what_is_added(axes: Axes, here: DataFrame, text: Texts) -> None:
-    """Writes to the right of each bar what its rung does that the one below does not."""
+    """Writes to the right of each bar what its rung adds to the one below."""
     for height, (kernel, adds) in enumerate(zip(here["kernel"], here["adds"], strict=True)):
         word = text.name("adds", kernel)
         if word != kernel:

@@ -1,5 +1,4 @@
-"""Readings of each counter of loads whose utilization is known, and of one moment: the calibration
-of all else."""
+"""Readings of each counter for loads of known utilization: the calibration of all other figures."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -21,7 +20,7 @@ COUNTERS = (
     ),
     *("profiler_percent", "nvml_percent", "sm_active_percent"),
 )
-SINGLE = ("during_percent", "after_percent")  # readings at one time, which judge no counter
+SINGLE = ("during_percent", "after_percent")  # single readings, which do not judge a counter
 WORDS = (
     "idle",
     "copies",
@@ -33,14 +32,13 @@ WORDS = (
     "padded",
     "steady",
 )
-# percent of the CPUs: beyond it the load itself waited, and its truth is what it wanted
+# % of CPU time used by others, above which loads waited and their true utilization is uncertain
 DISTURBED = 5.0
-APART = 0.1  # of a line: tools that agree stand below one another
+APART = 0.1  # of a line, so that tools that agree do not overlap
 
 
 def rows(tables: Tables) -> DataFrame:
-    """One row a load of one machine, the one with the most loads; medians where one was run more
-    than once."""
+    """Selects a row for each load on one machine, with medians over repeated runs."""
     measured = with_machine(tables, ok(tables["readings"], "truth_percent"))
     measured = measured[measured[list(COUNTERS)].notna().any(axis=1)]
     loads = one_each(selection.one_machine(measured), ["load"])
@@ -48,15 +46,16 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def errors(rows: DataFrame, columns: Sequence[str] = COUNTERS) -> DataFrame:
-    """Points by which each counter that read anything is off, a row a load."""
+    """Deviation in percentage points of each counter with readings, with a row for each load."""
     loads = rows.set_index("load")
     return loads[[*columns]].dropna(axis="columns", how="all").sub(loads["truth_percent"], axis=0)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """A reading after the load; of counters that read during it, the worst and the one whose worst
-    is the least. What else ran meanwhile is told, too."""
-    load, worst = (off := errors(rows)).abs().stack().idxmax()
+    """Sentences on a reading after the load, on the worst counter, and on the one whose largest
+    error is smallest. Other processes are mentioned if they disturbed the loads."""
+    off = errors(rows)
+    load, worst = off.abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
     sentences = []
     late = rows.dropna(subset=["after_percent", "mfulab_percent"])
@@ -75,7 +74,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         )
     )
     others = rows["other_processes_percent"].median()
-    if others > DISTURBED:  # a counter may be right of a load that was disturbed
+    if others > DISTURBED:  # deviations may be due to disturbed loads, not counters
         sentences.append(text("disturbed", share=percent(others)))
     elif several:
         sentences.append(
@@ -90,8 +89,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A line a load with an upright stroke at its true utilization, and a point a tool at what it
-    read."""
+    """Draws a line for each load, with a vertical stroke at its true utilization and a point at
+    each counter's reading."""
     style.fit(figure, len(rows))
     axes = figure.subplots()
     columns = [*errors(rows, (*COUNTERS, *SINGLE))]

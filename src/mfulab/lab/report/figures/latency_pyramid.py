@@ -11,10 +11,11 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables
 TOPIC = "memory"
 ORDER = 3
 REASONS = selection.TOGETHER
-WORDS = ("memory", "page_cache", "disk")  # levels with a word of their own
-DEPENDENT = ("random", "page_cache", "disk")  # patterns in which each access waits for the last one
+WORDS = ("memory", "page_cache", "disk")  # levels with a translated name
+# Patterns in which each access depends on the previous one.
+DEPENDENT = ("random", "page_cache", "disk")
 
-# Cycles that the accounting text prints; registers are not measured here, as they have no address.
+# Cycles that the accounting text prints. Registers are not measured, as they have no address.
 PRINTED = {
     "registers": "1–5",
     "L1": "3–10",
@@ -26,7 +27,7 @@ PRINTED = {
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The fastest working set of each level on one machine, the nearest level first."""
+    """Selects the fastest working set of each level on one machine, the nearest level first."""
     walked = memory_hierarchy.rows(tables)
     walked = walked[walked["pattern"].isin(DEPENDENT) & (walked["level"] != "")].sort_values(
         "time_per_access_s"
@@ -35,7 +36,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The nearest level against the farthest, and the largest step between two neighbours."""
+    """Sentences that compare the nearest level with the farthest, and on the largest step between
+    neighbours."""
     first = rows.iloc[0]
     last = rows.iloc[-1]
     if len(rows) == 1:
@@ -43,23 +45,16 @@ def finding(rows: DataFrame, text: Texts) -> str:
     steps = rows["time_per_access_s"] / rows["time_per_access_s"].shift()
     names = {"near": _name(first, text), "far": _name(last, text)}
     costs = {"near_cost": _cost(first, text), "far_cost": _cost(last, text)}
-    sentences = [
-        text(
-            "finding",
-            **names,
-            **costs,
-            factor=last["time_per_access_s"] / first["time_per_access_s"],
-        )
-    ]
+    factor = last["time_per_access_s"] / first["time_per_access_s"]
+    sentences = [text("finding", **names, **costs, factor=factor)]
     if len(rows) > 2 and steps.max() > 1:
         index = int(steps.idxmax())
-        upper, lower = (_name(rows.iloc[at], text) for at in (index - 1, index))
+        upper = _name(rows.iloc[index - 1], text)
+        lower = _name(rows.iloc[index], text)
         sentences.append(text("step", upper=upper, lower=lower, factor=steps.max()))
-    hierarchy = text.within("memory_hierarchy")
-    clocks = rows["nominal_mhz"].dropna().head(1)
-    return " ".join(
-        [*sentences, *(hierarchy("nominal", clock=f"{clock:,.0f}") for clock in clocks)]
-    )
+    for clock in rows["nominal_mhz"].dropna().head(1):
+        sentences.append(text.within("memory_hierarchy")("nominal", clock=f"{clock:,.0f}"))
+    return " ".join(sentences)
 
 
 def _name(row: Series, text: Texts) -> str:
@@ -70,7 +65,7 @@ def _name(row: Series, text: Texts) -> str:
 
 
 def _cost(row: Series, text: Texts) -> str:
-    """Cycles and time of an access, the time alone where no clock was read."""
+    """Cycles and time of an access; only the time if no clock was read."""
     cycles = row["cycles_per_access"]
     key = "cost"
     if cycles != cycles:
@@ -79,7 +74,7 @@ def _cost(row: Series, text: Texts) -> str:
 
 
 def _beside(row: Series, text: Texts) -> str:
-    """The cost of an access, and below it what the text prints for its level."""
+    """Label of a level: the cost of an access, and below it the value that the text prints."""
     printed = PRINTED.get(str(row["level"]))
     cost = _cost(row, text)
     if printed:
@@ -87,9 +82,9 @@ def _beside(row: Series, text: Texts) -> str:
     return cost
 
 
-def _registers(axes: Axes, text: Texts) -> None:
-    """A line above the nearest level: what the text prints of registers, and that it is not
-    measured."""
+def _draw_registers(axes: Axes, text: Texts) -> None:
+    """Adds a line for registers above the nearest level: the value that the text prints, and that
+    it is not measured."""
     axes.set_ylim(axes.get_ylim()[0], -1.4)
     axes.set_yticks([-1, *axes.get_yticks()], [text("registers"), *_labels(axes)])
     words = text("registers_unmeasured", cycles=PRINTED["registers"])
@@ -101,8 +96,8 @@ def _labels(axes: Axes) -> list[str]:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A bar a level about one middle, as long as the logarithm of its time; behind it its numbers and
-    the text's."""
+    """Draws a centred bar for each level, with the logarithm of its time as width, and its numbers
+    and the text's after it."""
     style.fit(figure, len(rows))
     axes = figure.subplots()
     fastest = rows["time_per_access_s"].min()
@@ -122,7 +117,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         fontsize=10,
     )
     reach = width.max() / 2
-    _registers(axes, text)
+    _draw_registers(axes, text)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set(
         xlim=(-1.1 * reach, 2.9 * reach),

@@ -1,7 +1,8 @@
-"""Speed against error of each number format in a matmul, by its fastest implementation.
+"""Speed and error of a matmul in each number format, by its fastest implementation.
 
-The error is against operands that were never rounded. A row holds the error against rounded ones;
-what rounding them costs is the same on every device, and is computed here."""
+The error is relative to operands that were never rounded. A row holds the error relative to rounded
+operands; the error of rounding them is the same on every device, and is computed here.
+"""
 
 from matplotlib.axes import Axes
 
@@ -17,8 +18,8 @@ SIDES = ["precision", "m", "n", "k", "relative_error"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """On each machine with two formats or more: the fastest matmul of each, at the largest size
-    that all have."""
+    """Selects, on each machine with two formats or more, the fastest matmul of each at the largest
+    common size."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "relative_error")))
     formats = square.groupby(["machine", "n"])["precision"].transform("nunique")
     most = formats.groupby(square["machine"]).transform("max")
@@ -35,7 +36,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The fastest format against the most exact one, on the machine of the fastest."""
+    """Sentence that compares the fastest format with the most exact one, on the machine of the
+    fastest."""
     fast = rows.loc[rows["tflop_s"].idxmax()]
     here = rows[rows["machine"] == fast["machine"]]
     exact = here.loc[here["error"].idxmin()]
@@ -55,7 +57,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     ticks.speeds(axes)
 
 
-# Left is exact, up is fast.
+# More exact to the left, faster to the top.
 draw = specs.Points(
     x="error",
     y="tflop_s",

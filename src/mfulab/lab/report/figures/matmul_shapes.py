@@ -1,5 +1,5 @@
-"""Shapes that do not fit: share of the measured ceiling where matmuls are no cubes or no multiples
-of a tile."""
+"""Unfavourable shapes: share of the measured ceiling for matmuls that are not cubes or not
+multiples of a tile."""
 
 import textwrap
 from collections.abc import Sequence
@@ -17,20 +17,19 @@ ORDER = 2
 SHARE = "share_of_measured_percent"
 MOST_SHAPES = 16
 MOST_KERNELS = 16
-NO_MATMUL = "elementwise"  # how the names of kernels end that multiply element by element
-FITS = 32  # what tiles and vectors divide
-# so many names of implementations stand beside one another, in lines of so many letters
-FLAT_NAMES = 8
-LETTERS = 96
-BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
+NO_MATMUL = "elementwise"  # suffix of kernels that multiply element by element
+FITS = 32  # a side fits if it is a multiple
+FLAT_NAMES = 8  # names of columns that are not rotated
+LETTERS = 96  # in one line of all of them
+BESIDE = 0.1  # relative difference in size up to which odd cubes are compared with fitting ones
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Odd shapes of the machine and precision with most, and cubes to compare, of implementations
-    given both."""
+    """Selects odd shapes of the machine and precision with the most of them, and cubes to compare
+    with, for implementations that have both."""
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
     timed = timed[~timed["kernel"].str.endswith(NO_MATMUL)]
-    # Measured or recorded machines, whichever have odd shapes; their cubes too.
+    # Keep measured or recorded machines, whichever have odd shapes, with their other shapes.
     shown = selection.pick(timed[odd(timed)], "recorded")
     timed = timed[timed["recorded"].isin(shown["recorded"])]
     here = selection.largest(timed, ["machine", "precision"], "size")
@@ -47,12 +46,12 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def odd(rows: DataFrame) -> Series:
-    """True for a matmul that is not n × n × n, or whose n is no multiple of a common tile."""
+    """True for matmuls that are not n × n × n, or whose n is not a multiple of a common tile."""
     return ~(matmuls.cube(rows) & (rows["n"] % FITS == 0))
 
 
 def shape(row: Row | Series) -> str:
-    """`1024³`, `16×1024×1024`, and of a batch `32 · 128³`."""
+    """Name of a shape: `1024³`, `16×1024×1024`, or with a batch `32 · 128³`."""
     sides = [int(row[side]) for side in ("m", "n", "k")]
     single = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))
     if row["batch"] > 1:
@@ -61,8 +60,7 @@ def shape(row: Row | Series) -> str:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The shape that costs most against the best shape, for the implementation that is fastest
-    overall."""
+    """Sentence on the worst and the best shape, for the fastest implementation."""
     here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
     best = here.loc[here[SHARE].idxmax()]
     worst = here.loc[here[SHARE].idxmin()]
@@ -73,14 +71,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _shapes(rows: DataFrame) -> list[str]:
-    """The shapes downwards: single products before batched ones, cubes before flat ones, small
-    before large."""
+    """Shapes from top to bottom: single before batched, cubes before others, small before large."""
     placed = rows.assign(batched=rows["batch"] > 1, flat=~matmuls.cube(rows))
     return list(placed.sort_values(["batched", "flat", "flops"])["shape"].drop_duplicates())
 
 
 def _name_kernels(axes: Axes, kernels: Sequence[str]) -> None:
-    """Names the columns: beside one another in lines, or turned where they are many."""
+    """Labels the columns: in wrapped lines, or rotated if there are many."""
     places = axes.get_xticks()
     if len(kernels) > FLAT_NAMES:
         axes.set_xticks(places, kernels, rotation=35, ha="right", rotation_mode="anchor")
@@ -94,8 +91,8 @@ def _name_kernels(axes: Axes, kernels: Sequence[str]) -> None:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A heat map: shapes down, implementations across, each cell its share of the measured ceiling
-    in percent."""
+    """Draws a heat map of the share of the measured ceiling in percent: shapes down,
+    implementations across."""
     medians = rows.groupby("kernel")[SHARE].median()
     kernels = list(medians.nlargest(MOST_KERNELS).index)
     table = rows.pivot_table(index="shape", columns="kernel", values=SHARE)

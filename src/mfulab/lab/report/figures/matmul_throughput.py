@@ -1,4 +1,4 @@
-"""One matmul in every implementation: throughput against its size."""
+"""Throughput of a matmul over its size, in every implementation."""
 
 from functools import partial
 
@@ -13,11 +13,11 @@ ORDER = 0
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Square matmuls of the precision that most implementations share; of a machine's, those with a
-    curve where it has any."""
+    """Selects square matmuls in the precision that most implementations share. On machines with
+    curves, implementations without one are left out."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
     square = selection.largest(square, ["precision"], "kernel").sort_values("n")
-    # `kernel_ladder` has the implementations of a machine without a curve.
+    # Machines with too few sizes are in the figure `kernel_ladder`.
     square = selection.pick(square, "short")
     is_curve = square.groupby(["machine", "kernel"])["n"].transform("nunique") > 1
     has_curve = is_curve.groupby(square["machine"]).transform("any")
@@ -25,7 +25,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The fastest and the slowest implementation of the largest size that several have."""
+    """Sentence on the fastest and slowest implementation at the largest size that most have."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     shared = here.groupby("n")["kernel"].nunique()
     here = here[here["n"] == shared[shared == shared.max()].index.max()]
@@ -39,7 +39,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    """Speeds on logarithmic axes, with the measured ceiling above."""
+    """Makes the axes logarithmic and draws the measured ceiling."""
     ticks.doublings(axes, rows["n"])
     axes.set(yscale="log", ymargin=0.1)
     for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):

@@ -1,4 +1,4 @@
-"""Memory by what holds it: weights, gradients, optimiser state, activations, cache, technique by
+"""Memory by what occupies it: weights, gradients, optimiser state, activations and cache, for each
 technique."""
 
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, steps
 TOPIC = "memory"
 ORDER = 0
 CLAIM = claims.COUNTED
-REASONS = ("contradict", "recorded")  # counted rows are beside measured ones
+REASONS = ("contradict", "recorded")  # rows are counted, and compared with measured ones
 PARTS = [part.name for part in fields(StepMemory)]
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
 CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct MI300X")
 CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
-MOST = 3  # models that get a panel each
-BYTES = 4  # an element, as counted
+MOST = 3  # models, each with a panel
+BYTES = 4  # of an element, as counted
 TRAINING: Record = {
     "element_bytes": 4,
     "optimizer": "adam",
@@ -43,7 +43,7 @@ TRAINING: Record = {
 }
 MIXED = TRAINING | {"element_bytes": 2, "master_copy": True}
 AUTOCAST = TRAINING | {"element_bytes": 2, "autocast": True}
-# From the usual to the leanest, each with what differs.
+# Techniques from the usual to the leanest, as options of `_training`.
 WAYS: Mapping[str, Record] = {
     "fp32_adam": TRAINING,
     "fp32_sgd": TRAINING | {"optimizer": "sgd"},
@@ -63,16 +63,15 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that
-    step was measured."""
+    """Returns a row for each model and technique: bytes of each part, their `total`, and
+    `measured_bytes` if that step was measured."""
     counted = (
         ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
     )
     profile = steps(tables, "memory_bytes", mode="training", execution="eager")
     plain = profile["gradient_accumulation"].fillna(1) == 1
-    measured = trust.with_doubts(
-        selection.one_machine(profile[plain])
-    )  # peaks of plain training, own ones before recorded
+    # Peaks of plain training, measured here if possible.
+    measured = trust.with_doubts(selection.one_machine(profile[plain]))
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
     counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates(
@@ -94,11 +93,13 @@ def _of_model(row: Row, measured: DataFrame) -> list[Record]:
     for way, options in WAYS.items():
         memory = _training(row, **options)
         line = shared | {"way": way, "total": memory.total} | asdict(memory)
-        if len(peaks := here[_are(here, options)]):
+        peaks = here[_are(here, options)]
+        if len(peaks):
             line |= {"run": peaks["run"].iloc[0], runs.DOUBTFUL: bool(peaks[runs.DOUBTFUL].all())}
             line["measured_bytes"] = float(peaks["memory_bytes"].median())
         lines.append(line)
-    if pd.notna(cache := row["key_value_cache_bytes"]):
+    cache = row["key_value_cache_bytes"]
+    if pd.notna(cache):
         memory = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
         lines.append(shared | {"way": INFERENCE, "total": memory.total} | asdict(memory))
     return lines
@@ -119,7 +120,7 @@ def _training(
 
 
 def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
-    """True for each measured step of a way: of its format, optimiser and checkpointing, on one
+    """True for measured steps of a technique: with its format, optimiser and checkpointing, on one
     device."""
     settings = {
         "element_bytes": measured["dtype"]
@@ -138,8 +139,8 @@ def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The largest model: what fp32 with Adam holds, what the leanest way holds, and cards that
-    suffice; deviations."""
+    """Sentences on the largest model: memory for fp32 with Adam, for the leanest technique,
+    sufficient cards, and deviation from measured peaks."""
     largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
     plain = largest.loc["fp32_adam"]
     ways = largest.drop(index=INFERENCE, errors="ignore")
@@ -158,27 +159,29 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _fits_smallest(needed: float) -> bool:
-    """True for bytes that the smallest of the cards holds."""
+    """True if the smallest card has this many bytes."""
     return needed <= CAPACITIES[0][0] * 1e9
 
 
 def _needed(needed: float, text: Texts) -> dict[str, str]:
-    """Four digits of the memory needed, as a card's memory has three, and the smallest card that
-    holds it."""
+    """Values for a sentence: the memory needed, with four digits, as cards are given with three,
+    and the smallest sufficient card."""
+    return {"needed": quantity(needed, "B", 4), "fits": _fits(needed, text)}
+
+
+def _fits(needed: float, text: Texts) -> str:
+    """Text on the smallest card that has this many bytes."""
     if _fits_smallest(needed):
-        fits = text("fits_all", gigabytes=CAPACITIES[0][0])
-        return {"needed": quantity(needed, "B", 4), "fits": fits}
-    suffice = []
+        return text("fits_all", gigabytes=CAPACITIES[0][0])
     for capacity, card in CAPACITIES:
         if capacity * 1e9 >= needed:
-            suffice.append(card)
-    fits = text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
-    return {"needed": quantity(needed, "B", 4), "fits": fits}
+            return text("fits", card=card)
+    return text("fits_none", card=CAPACITIES[-1][1])
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured
-    peaks."""
+    """Draws a panel for each model with a stacked bar for each technique. Lines are capacities of
+    cards, diamonds measured peaks."""
     rows = rows.assign(
         name=specs.names("memory_way", rows["way"], text),
         place=rows["way"].map([*WAYS, INFERENCE].index),
@@ -202,7 +205,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 
 
 def _titles(rows: DataFrame, text: Texts) -> dict[str, str]:
-    """Titles of panels by model: its batch, in tokens where it reads sequences."""
+    """Titles of panels by model, with its batch, in tokens if it reads sequences."""
     titles = {}
     for row in rows.drop_duplicates("model").itertuples():
         reads_tokens = row.sequence_length == row.sequence_length
@@ -216,7 +219,7 @@ def _titles(rows: DataFrame, text: Texts) -> dict[str, str]:
 def _bars_and_peaks(
     axes: Axes, here: DataFrame, colors: Mapping[str, str], order: list[str], bytes_a_unit: float
 ) -> None:
-    """Bars of what the formulas say, in units, and diamonds of what was measured."""
+    """Draws bars of computed bytes, in units, and diamonds of measured ones."""
     parts = {f"{part} ": color for part, color in colors.items()}
     shown = here[[*colors]].div(bytes_a_unit).add_suffix(" ")
     formulas = here.assign(doubtful=False).join(shown)
@@ -232,8 +235,8 @@ def _bars_and_peaks(
 
 
 def _cards(axes: Axes, bytes_a_unit: float) -> None:
-    """A line at the memory of each card that lies in view, named along it, none closer to another
-    than is read."""
+    """Draws a line at the memory of each card in view, with its name along it. Cards too close to
+    the previous one are skipped."""
     end = axes.get_xlim()[1]
     last = 0.0
     paper = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}

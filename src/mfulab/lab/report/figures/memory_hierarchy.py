@@ -1,5 +1,5 @@
-"""The memory hierarchy as a program feels it: time of an access by working set and order, caches by
-their size."""
+"""The memory hierarchy as a program sees it: time of an access by working set and access pattern,
+with the sizes of caches."""
 
 from typing import get_args
 
@@ -23,14 +23,14 @@ ORDER = 2
 REASONS = selection.TOGETHER
 ORDERS = get_args(Pattern)
 KIB = 1024
-# A GPU's own orders look like those of files, which it has not.
+# Patterns of GPUs look like those of files, which never occur with them.
 COLORS = dict(zip(ORDERS, (*style.PALETTE, *style.PALETTE[-2:]), strict=True))
 MARKERS = dict(zip(ORDERS, (*style.MARKERS, *style.MARKERS[-2:]), strict=True))
 
 
 def rows(tables: Tables) -> DataFrame:
-    """One row a pattern and working set of one machine, the one with the most; `nominal_mhz` if its
-    clock is hidden."""
+    """Selects a row for each pattern and working set on one machine. `nominal_mhz` is set if its
+    real clock is hidden, as in virtual machines."""
     timed = ok(tables["memory"], "time_per_access_s", "working_set_bytes")
     timed = with_machine(tables, timed[timed["pattern"].isin(ORDERS)])
     here = selection.one_machine(timed)
@@ -43,8 +43,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """A chase in the smallest and the largest set; columns against rows; memory by hand; whose
-    clock the cycles are."""
+    """Sentences on a dependent access in the smallest and largest set, columns relative to rows,
+    memory by hand, and the clock that cycles refer to."""
     pattern = "random"
     if not (rows["pattern"] == "random").any():
         pattern = rows["pattern"].iloc[0]
@@ -75,7 +75,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def size_of(size: float) -> str:
-    """`4 KiB`, `1 GiB`."""
+    """A size in binary units: `4 KiB`, `1 GiB`."""
     if size >= KIB**3:
         power = 3
     elif size >= KIB**2:
@@ -90,7 +90,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    """Logarithmic axes, and a line where each cache ends."""
+    """Makes the axes logarithmic, and draws a line at the size of each cache."""
     sizes = sorted(rows["working_set_bytes"].unique())
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, list(map(size_of, sizes)), fontsize=9)
@@ -98,7 +98,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     axes.margins(y=0.16)
     place: style.Look = {"transform": axes.get_xaxis_transform(), "va": "top", "ha": "right"}
     for name, capacity in parse_json(rows["caches"].iloc[0] or "{}").items():
-        # nobody could read the others
+        # Only caches within the range of sizes are labelled.
         if isinstance(capacity, int | float) and sizes[0] < capacity < sizes[-1]:
             axes.axvline(capacity, **style.LIMIT)
             axes.text(capacity, 1, f"{name}\n{size_of(capacity)}", fontsize=9, **place)

@@ -1,5 +1,5 @@
-"""MFU against device utilization of a large sweep: each model's best run in a mode and number format,
-with room where most devices are nearly all busy."""
+"""MFU against device utilization in a large sweep: each model's best run in a mode and number
+format. The axis is stretched near 100 %, where most runs are."""
 
 import numpy as np
 
@@ -11,13 +11,12 @@ from mfulab.lab.report.frames import DataFrame, Tables
 TOPIC = "ladder"
 ORDER = 1
 CLAIM = claims.below("mfu_percent", "utilization_percent")
-NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
+NEAR = 95  # % utilization from which it no longer distinguishes runs
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Each model's run of highest MFU in a mode and number format, of sound runs and plain steps before
-    others; of synthetic loads only where nothing else was measured. None where the first figure has all
-    runs."""
+    """Selects each model's run of highest MFU in a mode and number format. Sound runs and plain
+    steps are preferred, synthetic loads avoided. Empty if the first figure has all runs."""
     measured = mfu_versus_utilization.of_all_machines(tables)
     if len(measured) <= mfu_versus_utilization.MOST:
         return measured.iloc[:0]
@@ -29,7 +28,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The runs that utilization cannot tell apart, and the range of their MFU."""
+    """Sentence on the runs that utilization cannot tell apart, and the range of their MFU."""
     near = rows.loc[rows["utilization_percent"] >= NEAR, "mfu_percent"]
     counts = {"count": len(near), "total": len(rows), "near": NEAR}
     key = "finding_few"
@@ -39,12 +38,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine; colour is the precision, shape the mode, size the batch. Zero has a place
-    on both axes."""
+    """Draws a panel for each machine. Colour shows the precision, shape the mode, size the batch.
+    Both axes include zero."""
     modes = style.modes(rows, text)
     top = max(110.0, 1.3 * rows["mfu_percent"].max())
     shapes = dict(zip(modes, style.MARKERS, strict=False))
-    # As far apart as distances from 102 % are on a logarithmic axis.
+    # Scale of the x axis: logarithmic in the distance from 102 %.
     spread = (
         lambda busy: -np.log10(np.maximum(102 - np.asarray(busy), 0.1)),
         lambda place: 102 - 10.0**-place,

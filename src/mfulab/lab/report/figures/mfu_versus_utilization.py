@@ -1,5 +1,5 @@
-"""MFU beside device utilization: a line a run from the one to the other, whose colour is what takes
-the gap."""
+"""MFU and device utilization: a line for each run from one to the other, coloured by the largest
+cause of the gap."""
 
 import numpy as np
 import pandas as pd
@@ -24,27 +24,27 @@ from mfulab.mfu import account, three_lines
 TOPIC = "headline"
 ORDER = 0
 CLAIM = claims.below("mfu_percent", "utilization_percent")
-REASONS = ("contradict", "recorded")  # of `selection`; the sentence itself chooses further
-TALLEST = 4.6  # inches: sentence, figure and cause are one screen
-MOST = 18  # lines of all panels; `mfu_by_utilization` draws the best of a larger sweep
+REASONS = ("contradict", "recorded")  # of `selection`; the sentence selects further
+TALLEST = 4.6  # inches, so that sentence, figure and cause fit one screen
+MOST = 18  # lines in all panels; `mfu_by_utilization` has the best of a larger sweep
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of this machine with both measures; where there is none, of recorded ones, of GPUs alone
-    if any is one."""
+    """Selects runs of this machine with both measures. If there are none, recorded runs, preferably
+    of GPUs."""
     return selection.pick(of_all_machines(tables), "recorded", "recorded_cpu")
 
 
 def of_all_machines(tables: Tables) -> DataFrame:
-    """Runs with both measures; steps that were read from recorded traces only where nothing was
-    measured."""
+    """Selects runs with both measures on all machines. Steps from recorded traces are included only
+    if there is nothing else."""
     measured = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
     return selection.pick(measured, "recorded_trace")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Time and arithmetic that the first screen's run used of its device, beside the
-    best run on that machine."""
+    """Sentences on MFU and utilization of the first screen's run, and on the best run of that
+    machine."""
     above = int(above_peak(rows).sum())
     worst = selection.first_run(rows)
     ahead = selection.best_runs(rows, worst)
@@ -70,34 +70,35 @@ def finding(rows: DataFrame, text: Texts) -> str:
         )
     if not above:
         return says
-    return f"{says} {text('doubtful', count=above, what=_what(rows, above, text))}"
+    return f"{says} {text('doubtful', count=above, what=_count(rows, above, text))}"
 
 
 def _what_is_best(rows: DataFrame, ahead: DataFrame, text: Texts) -> str:
-    """Words for the best run, the first of those `ahead`: of all reliable ones here, or of those
-    that are no synthetic load; one of several where their order could turn."""
-    told = selection.select(rows, ("uncounted", "emulated", "doubtful", "unsure")).told
-    beside = told.loc[told["machine"] == ahead["machine"].iloc[0], "mfu_percent"]
-    is_highest = ahead["mfu_percent"].iloc[0] >= beside.max()
+    """Words for the best run, the first of those `ahead`: whether the best of all reliable runs or
+    only of real models, and whether others could be as good."""
+    reliable = selection.select(rows, ("uncounted", "emulated", "doubtful", "unsure")).told
+    here = reliable.loc[reliable["machine"] == ahead["machine"].iloc[0], "mfu_percent"]
+    is_highest = ahead["mfu_percent"].iloc[0] >= here.max()
     is_alone = len(ahead) == 1
     keys = ("among_best", "best") if is_highest else ("among_best_model", "best_model")
     are_trusted = trust.unsure(rows).any() and not trust.unsure(ahead).any()
     return text(
         keys[is_alone],
         trusted=text("trusted") if are_trusted else "",
-        what=_what(rows, 1 if is_alone else 2, text),
+        what=_count(rows, 1 if is_alone else 2, text),
     )
 
 
 def _device(row: Series, rows: DataFrame) -> str:
-    """The machine by its name where several are drawn or it is another's, else what was measured of
-    it."""
+    """Words for the device: the machine's name if several are drawn or it is recorded, else what
+    was measured of it."""
     if rows["machine"].nunique() > 1 or row["recorded"]:
         return str(row["machine"])
     return three_lines.device_of(row.to_dict())
 
 
-def _what(rows: DataFrame, total: int, text: Texts) -> str:
+def _count(rows: DataFrame, total: int, text: Texts) -> str:
+    """Words for a number of runs, or of steps if all are read from traces."""
     key = "runs"
     if rows["hardware"].str.endswith(READ).all():
         key = "steps"
@@ -105,15 +106,14 @@ def _what(rows: DataFrame, total: int, text: Texts) -> str:
 
 
 def _named(ends: DataFrame, text: Texts) -> list[str]:
-    """Names two runs by their models; if these are equal, with what sets the runs apart in
-    parentheses."""
+    """Names two runs by their models; if these are equal, what differs is added in parentheses."""
     names = curves.apart(ends, text) if ends["model"].nunique() == 1 else ends["model"]
     return [name.replace(", ", " (", 1) + ")" * (", " in name) for name in names]
 
 
 def because(row: Series, text: Texts) -> str:
-    """Sentence on why a run's MFU is that low, after what disturbed it; empty where nothing
-    explains it."""
+    """Sentence on why a run's MFU is low, after what disturbed it; empty if there is no
+    explanation."""
     reason = verdicts.columns(row.to_dict(), language=text.language)["verdict_reason"]
     if not reason:
         return ""
@@ -125,8 +125,8 @@ def because(row: Series, text: Texts) -> str:
 
 
 def shown(rows: DataFrame, text: Texts) -> DataFrame:
-    """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`,
-    `cause` and `color`."""
+    """Selects at most MOST runs, evenly spread by MFU, including those of the sentences. Adds
+    `name`, `cause` and `color`."""
     machines = style.machines(rows)
     worst = selection.first_run(rows)
     named = {worst.name, selection.best_runs(rows, worst).index[0]}
@@ -144,41 +144,37 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
             )
             named_here = here.index[here.index.isin(named)]
             others = here.index[here.index.isin(fastest.index.difference(named_here))]
-            places = (
-                np.linspace(0, len(others) - 1, min(len(others), most - len(named_here)))
-                .round()
-                .astype(int)
-            )
-            here = here[here.index.isin([*named_here, *others[places]])]
+            count = min(len(others), most - len(named_here))
+            positions = np.linspace(0, len(others) - 1, count).round().astype(int)
+            here = here[here.index.isin([*named_here, *others[positions]])]
         here = rows.loc[here.index]
         of_machines.append(here.assign(name=curves.apart(here, text)))
     rows = pd.concat(of_machines)
     budgets = [account.read(row).losses for row in rows.to_dict("records")]
-    lost = [
-        {part: cost.ms for part, cost in budget.items() if part != "useful"} for budget in budgets
-    ]
-    causes = [
-        max(parts, key=parts.__getitem__, default="") for parts in lost
-    ]  # none where no trace tells it
+    causes = []
+    for budget in budgets:
+        lost_ms = {part: cost.ms for part, cost in budget.items() if part != "useful"}
+        # Empty if no trace shows the losses.
+        causes.append(max(lost_ms, key=lost_ms.__getitem__, default=""))
     return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
 
 
 def name_of(cause: str, text: Texts) -> str:
-    """Words for the largest loss of a run, which its colour stands for."""
+    """Words for the largest loss of a run, which its colour shows."""
     if cause in COLORS:
         return text.within("trace")(cause)
     return text("untold")
 
 
 def share(percent: float, text: Texts) -> str:
-    """A percentage in words; what is too small to be seen is no longer told apart."""
+    """A percentage as text; values too small to see are all the same."""
     if 0 < percent < three_lines.LEAST:
         return text("too_small")
     return text("share_of", share=percent)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine, one below the other, a line a run."""
+    """Draws a panel for each machine, below each other, with a line for each run."""
     rows = shown(rows, text)
     machines = dict([*rows.groupby("machine", sort=False)])
     heights = [len(here) + 1 for here in machines.values()]

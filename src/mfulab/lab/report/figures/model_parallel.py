@@ -1,4 +1,5 @@
-"""A model split over ranks: the share of a step that a pipeline idles, and the speed of each split."""
+"""A model split over ranks: the share of a step that a pipeline idles, and the speed of each
+split."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style, ticks
@@ -6,15 +7,16 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, one_each, wi
 
 TOPIC = "training"
 ORDER = 11
-REASONS = ("contradict", "recorded", "elsewhere")  # its rows explain one another
-# Rows of a split have no interval: speeds that differ by less are not ordered.
+REASONS = ("contradict", "recorded", "elsewhere")  # rows only make sense together
+# Ratio of speeds below which splits are not ranked, as they have no intervals.
 ALIKE = 1.1
-UNEVEN = 1.02  # the busiest stage's work ÷ an even share, from which on it is told
+UNEVEN = 1.02  # busiest stage's work ÷ even share, above which it gets a sentence
 WORDS = ("none", "tensor", "pipeline")  # ways to split a model
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Splits of one model on one machine, each once, the pipeline's by micro-batches."""
+    """Selects splits of one model on one machine, without duplicates; pipelines are sorted by
+    micro-batches."""
     split = with_machine(tables, ok(tables["split"], "time_s", "speedup"))
     if split.empty:
         return split
@@ -25,27 +27,27 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def name(row: Series, text: Texts) -> str:
-    """A split's name, of a pipeline with its micro-batches."""
+    """Name of a split; for a pipeline, with its micro-batches."""
     way = row["split"]
     return text(way, row=row)
 
 
 def _pipelines(rows: DataFrame) -> DataFrame:
-    """Pipelines whose idle share is known, by micro-batches, with the bubble of the rank that
-    computes most, `bubble_percent`: (p − 1) ÷ (m + p − 1) of p equal stages."""
+    """Pipelines with a known idle share, sorted by micro-batches. `bubble_percent` is the bubble of
+    the busiest rank: (p − 1) ÷ (m + p − 1) for p equal stages."""
     known = (rows["split"] == "pipeline") & rows["idle_percent"].notna()
     pipelines = rows[known].sort_values("micro_batches")
     share = pipelines["rank_flops"] / pipelines["flops"]
     share = share.fillna(1 / pipelines["ranks"])
     micro_batches = pipelines["micro_batches"]
-    # All stages in turn for the first micro-batch, then the busiest alone for each of the others.
+    # The first micro-batch passes all stages; each other one adds the time of the busiest.
     busy = micro_batches * share / (1 + (micro_batches - 1) * share)
     return pipelines.assign(share_percent=100 * share, bubble_percent=100 * (1 - busy))
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The pipeline's idle share with fewest and most micro-batches, beside its bubble; the fastest
-    split; what a rank of tensor parallelism sends."""
+    """Sentences on the idle share with the fewest and with the best number of micro-batches, the
+    fastest split, and bytes sent in tensor parallelism."""
     pipelines = _pipelines(rows)
     if len(pipelines) < 2:
         return ""
@@ -63,7 +65,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _fastest(rows: DataFrame) -> Series | None:
-    """The fastest split, where it is ahead of each other one and of one rank."""
+    """The fastest split; None unless it is clearly faster than all others and than one rank."""
     split = rows[rows["split"] != "none"].sort_values("speedup", ascending=False)
     first = split.iloc[0]
     is_ahead = first["speedup"] > ALIKE
@@ -76,8 +78,8 @@ def _fastest(rows: DataFrame) -> Series | None:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Idle share by micro-batches beside the bubble; speed of each split against one
-    rank."""
+    """Draws the idle share and the bubble over micro-batches, and the speed of each split relative
+    to one rank."""
     left, right = style.panels(figure, [""], [text("idle"), text("speed")])[0]
     pipelines = _pipelines(rows)
     color = style.PALETTE[0]

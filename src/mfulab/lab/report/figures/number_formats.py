@@ -1,5 +1,4 @@
-"""Number formats: how their bits are spent, and what sums lose in them by the way they are
-added."""
+"""Number formats: how their bits are used, and the error of sums in them by the way of adding."""
 
 from matplotlib.ticker import NullFormatter
 
@@ -10,14 +9,14 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok
 TOPIC = "precision"
 ORDER = 3
 CLAIM = claims.COUNTED
-PARTS = dict(
-    zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True)
-)  # with colours
+# Parts of a format, with their colours.
+PARTS = dict(zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True))
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 
 def rows(tables: Tables) -> DataFrame:
-    """One row a format, the widest last; integers have no exponent and are left out."""
+    """Selects a row for each format, the widest last. Integers are left out, as they have no
+    exponent."""
     formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates(
         "precision"
     )
@@ -26,7 +25,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Gain of Kahan's sum in the format in which the plain one loses most."""
+    """Sentence on the gain of Kahan's sum in the format in which the plain sum has the largest
+    error."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
     if len(summed):
         return text("finding", worst=summed.loc[summed["naive_sum_error"].idxmax()])
@@ -39,8 +39,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the
-    left edge."""
+    """Draws the bits of each format as stacked bars, and the relative errors of three ways to add.
+    Exact sums are at the left edge."""
     bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
     rows = rows.assign(name=specs.names("precision", rows["precision"], text))
     kinds.stacks(bits, rows.iloc[::-1], PARTS, "name", width=0.6)

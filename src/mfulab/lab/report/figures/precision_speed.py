@@ -1,5 +1,4 @@
-"""Gain of number formats: samples per second relative to fp32, each model at its largest batch that
-has both."""
+"""Speedup of number formats relative to fp32, for each model at the largest batch that has both."""
 
 from functools import partial
 
@@ -11,11 +10,11 @@ TOPIC = "precision"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
 REASONS = selection.FIRST_PANEL
-FEWEST = 1  # a row holds two runs against one another
+FEWEST = 1  # a row compares two runs
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of models in another format than fp32 beside the same run in fp32."""
+    """Selects runs of models in other formats than fp32, paired with the same run in fp32."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     return selection.pick(relative.against(timed, "precision", "fp32"), selection.SYNTHETIC)
 

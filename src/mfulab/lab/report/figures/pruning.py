@@ -1,5 +1,4 @@
-"""Time of pruned models against the same model before, beside the share of the weights that is
-left."""
+"""Time of pruned models relative to the same model before, and the share of weights left."""
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, specs, style
@@ -10,33 +9,32 @@ ORDER = 3
 CLAIM = claims.side_of("relative", 100.0)
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
 COLORS = dict(zip(("masked", "structured", "two_of_four"), style.PALETTE, strict=False))
-MOST = 3  # batch sizes that get a panel each
+MOST = 3  # batch sizes, each with a panel
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs
-    (`executed`)."""
+    """Selects pruned steps, in percent of the whole model's time (`relative`), weights (`left`) and
+    FLOPs (`executed`)."""
     timed = steps(tables, "time_s")
     whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
     pruned = one_each(timed[timed["pruning"].isin(COLORS)], [*ALIKE, "pruning", "pruned_share"])
     pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
     points = pruned.groupby("machine")["pruned_share"].transform("size")
-    pruned = preferred(pruned, points > 1)  # a single point beside curves is no comparison
+    pruned = preferred(pruned, points > 1)  # no single points next to curves
     left = 100 * (1 - pruned["pruned_share"])
     executed = pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
         relative=100 * pruned["factor"],
         left=left,
         executed=100 * executed,
-        nominal=left.where(
-            pruned["pruning"] != "structured", 100 * executed
-        ),  # a smaller model is counted as it is
+        # Structured pruning makes a smaller model, whose FLOPs are counted as they are.
+        nominal=left.where(pruned["pruning"] != "structured", 100 * executed),
     )
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs
-    by both counts."""
+    """Sentences on the most pruned case of each way, the fastest if there are several: time,
+    weights left, and FLOPs."""
     order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
     order = order.drop_duplicates("pruning").sort_values(
         "pruning", key=lambda way: way.map([*COLORS].index)
@@ -58,8 +56,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine and batch size: time over the pruned share, and the line on which weights
-    left decide it."""
+    """Draws time over the pruned share, in a panel for each machine and batch size. The dashed line
+    is time proportional to the weights left."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))].sort_values("pruned_share")
     batches = {
         batch: text("batch", batch=int(batch))
@@ -67,9 +65,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     }
     shown = shown.assign(pruned_percent=100 - shown["left"])
     colors = specs.present(COLORS)(shown["pruning"])
-    longest = shown.groupby("machine")[
-        "relative"
-    ].max()  # a machine's own scale: others may take many times as long
+    # Machines have scales of their own, as their times may differ by large factors.
+    longest = shown.groupby("machine")["relative"].max()
     for axes, here in style.facets(
         figure, shown, text, "batch_size", batches, y=text("time"), sharey="row"
     ):

@@ -1,5 +1,5 @@
-"""MFU of public training runs by number of accelerators, one panel a model, and where one's own run
-of it stands."""
+"""MFU of public training runs over the number of accelerators, one panel for each model, with one's
+own runs."""
 
 import textwrap
 
@@ -12,7 +12,7 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok
 
 TOPIC = "published"
 ORDER = 1
-REASONS = ()  # above 100 % is no fault here: such a run multiplied in a faster format
+REASONS = ()  # MFU above 100 % is no fault here: the run used a faster format
 MOST = 4  # panels
 FULL = 100.0
 FAMILIES = {"8.0": "Ampere", "9.0": "Hopper", "10.0": "Blackwell", "10.3": "Blackwell Ultra"}
@@ -22,17 +22,16 @@ SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Public runs of the models with most of them, and training steps of the same models measured
-    here in 16 bits."""
+    """Selects public runs of the models with most of them, and training steps of the same models
+    measured here in 16 bits."""
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
-    # The models that ran on the most devices, of those with several sizes of machine, if any.
+    # Models on the most devices; those with several sizes of machine are preferred.
     ranked = selection.pick(public, "little_scaled")
     ranked = ranked.groupby("model")["accelerators"].agg(["max", "size"])
     models = list(ranked.sort_values(["max", "size"], ascending=False).index[:MOST])
     public = public[public["model"].isin(models)]
     public = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
-    # Their MFU is of the peak of the format that their matmuls used: of another, it is no share of
-    # the 16-bit peak.
+    # MFU is relative to the peak of the format used, so only 16-bit formats are comparable.
     mine = trust.with_doubts(ok(tables["profile"], "mfu_percent"))
     mine = mine[mine["model"].isin(models) & (mine["mode"] == "training")]
     mine = mine[mine["effective_precision"].isin(SIXTEEN_BITS)].assign(
@@ -49,8 +48,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit
-    peak."""
+    """Sentences on the largest fall from few to many devices of one kind, and on how many runs
+    exceed the 16-bit peak."""
     public = rows[rows["family"] != OWN]
     above = int((public["mfu_bf16_percent"] > FULL).sum())
     key = "none_above"
@@ -58,7 +57,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         key = "above"
     words = text(key, above=above, count=len(public))
     best = (
-        public[public["mfu_bf16_percent"] <= FULL]  # of 16 bits, as far as is known
+        public[public["mfu_bf16_percent"] <= FULL]  # probably in 16 bits
         .groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"]
         .max()
         .reset_index()
@@ -74,8 +73,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster
-    format."""
+    """Draws a point for each run. The dashed line is the 16-bit peak, above which matmuls used a
+    faster format."""
     present = set(rows["family"])
     public = []
     for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]):
@@ -103,7 +102,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         axes.minorticks_off()
         axes.set_ylim(0, top)
     entries = [style.dot(colors[family], family, markers[family]) for family in public]
-    # Attribution that MLPerf's rules ask for, at the right of the provenance, which leaves it room.
+    # Attribution that MLPerf's rules require, to the right of the provenance.
     derived = text("derived")
     provenance = next(words for words in figure.texts if words.get_gid() == "provenance")
     room = style.LETTERS - style.letters(derived)

@@ -1,5 +1,4 @@
-"""Errors of cheaper models on real images beside their time, FLOPs and bytes: what each way buys
-and what it costs."""
+"""Errors of compressed models on real images, with their time, FLOPs and bytes."""
 
 from typing import get_args
 
@@ -23,8 +22,8 @@ WHOLE = WAYS[0]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a way of one machine, in percent of the whole model's; flags tell differences beyond
-    their interval."""
+    """Selects a row for each compression on one machine, in percent of the whole model's. Flags
+    mark differences beyond their interval."""
     needed = (
         "accuracy_percent",
         "whole_accuracy_percent",
@@ -56,8 +55,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The fastest way that keeps the accuracy within its interval, the one that loses most, and the
-    least FLOPs."""
+    """Sentences on the fastest compression that keeps the accuracy within its interval, the largest
+    loss, and the fewest FLOPs."""
     ways = rows[rows["compression"] != WHOLE]
     if ways.empty:
         return text("whole", row=rows.iloc[0])
@@ -82,7 +81,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _span(row: Series) -> str:
-    """The interval of the time in percent, in brackets; empty without one."""
+    """Interval of the time in percent, in brackets; empty if unknown."""
     low = row["time_low_percent"]
     high = row["time_high_percent"]
     if low <= high:
@@ -91,8 +90,8 @@ def _span(row: Series) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is
-    better."""
+    """Draws a line for each compression, with panels for errors, time, FLOPs and bytes. Shorter is
+    better in all of them."""
     shown = {
         "errors": "differs",
         "time_percent": "timed",
@@ -114,21 +113,18 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         "labelsize": 9,
     }
     for axes, (name, pale) in zip(grid, shown.items(), strict=True):
-        whole = 1 if name == "errors" else 100
-        words = rows[name].map(lambda share: text("share_of", share=share))
-        here = rows.assign(
-            words=rows[name].map("{:.1f}".format) + half if name == "errors" else words
-        )
-        if name != "errors":
-            axes.axvline(100, **style.LIMIT)
-        kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
-        key = "of_whole"
-        if whole == 1:
+        if name == "errors":
+            least = 1
             key = "of_images"
-        axes.set(
-            xlim=(0, 1.8 * max(rows[name].max(), whole)),
-            xlabel=text(key),
-        )
+            words = rows[name].map("{:.1f}".format) + half
+        else:
+            least = 100
+            key = "of_whole"
+            words = rows[name].map(lambda share: text("share_of", share=share))
+            axes.axvline(100, **style.LIMIT)
+        here = rows.assign(words=words)
+        kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
+        axes.set(xlim=(0, 1.8 * max(rows[name].max(), least)), xlabel=text(key))
     return [
         style.dot("none", text("behind")),
         *style.within(~(rows["differs"] & rows["timed"]), text),

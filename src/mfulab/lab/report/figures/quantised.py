@@ -1,5 +1,5 @@
-"""Speed of quantised models against the same step before, with the bytes of their weights and their
-error."""
+"""Speed of quantised models relative to the same step before, with the bytes of their weights and
+their error."""
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Legend, Texts, significant, specs, style
@@ -12,21 +12,19 @@ ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent
-    of that."""
+    """Selects quantised steps, paired with the same eager step before. `relative` is their speed in
+    percent of it."""
     timed = steps(tables, "samples_per_s", "time_s")
     before = one_each(timed[timed["execution"] == "eager"], ALIKE)
     fewer = timed[~timed["quantisation"].isin(["", "none"]) & timed["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
     fewer = against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
-    # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their
-    # own.
+    # MBU is bytes ÷ time: ratios of MBU and time give the ratio of bytes.
     moved = fewer["mbu_percent_before"] / (fewer["mbu_percent"] * fewer["factor"])
     return fewer.assign(
         relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
-        size=(1 / moved).where(
-            fewer["mode"] != "decoding"
-        ),  # a decoding step reads its cache beside them
+        # Not for decoding, which reads its cache in addition to weights.
+        size=(1 / moved).where(fewer["mode"] != "decoding"),
         error=100 * fewer["output_error"],
     ).assign(
         size=lambda rows: rows.groupby(["machine", "model", "precision", "quantisation"])[
@@ -36,8 +34,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the
-    largest error."""
+    """Sentences on the fastest and slowest scheme beyond the intervals, the bandwidth of decoding,
+    and the largest error."""
     beyond = rows[rows["apart"]]
     faster = beyond[beyond["relative"] > 100]
     slower = beyond[beyond["relative"] < 100]
@@ -49,9 +47,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     else:
         key = "finding_alike"
     sentences = [text(key, **_case(best, text))]
-    for _, slowest in (
-        slower[slower["relative"] < best["relative"]].nsmallest(1, "relative").iterrows()
-    ):
+    worse = slower[slower["relative"] < best["relative"]]
+    for _, slowest in worse.nsmallest(1, "relative").iterrows():
         sentences.append(text("slowest", **_case(slowest, text)))
     alike = len(rows) - len(beyond)
     if alike:
@@ -60,10 +57,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     decoded = rows[
         (rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)
     ]
-    sentences += [
-        text("bandwidth", **_case(best, text))
-        for _, best in decoded.nlargest(1, "relative").iterrows()
-    ]
+    for _, fastest in decoded.nlargest(1, "relative").iterrows():
+        sentences.append(text("bandwidth", **_case(fastest, text)))
     if rows["quantisation"].nunique() > 1:
         sentences.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
     return " ".join(sentences)
@@ -82,8 +77,7 @@ def _case(row: Series, text: Texts) -> dict[str, object]:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows of two machines with the words of their cases, schemes and bars, in the schemes'
-    order."""
+    """Keeps two machines, sorts rows by scheme, and adds labels of cases, schemes and bars."""
     rows = rows[rows["machine"].isin(style.machines(rows, 2))]
     rows = rows.sort_values("quantisation", key=lambda name: name.map(ORDER_OF_SCHEMES.index))
     schemes = {}

@@ -1,5 +1,5 @@
-"""Recompilations: what changing shapes and branches make torch.compile do anew, and how long the
-calls take."""
+"""Recompilations that changing shapes and branches cause in torch.compile, and the time of the
+calls."""
 
 from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Texts, specs
@@ -11,14 +11,15 @@ REASONS = selection.TOGETHER
 
 
 def rows(tables: Tables) -> DataFrame:
-    """One row a model and execution of one machine, the first, that was called with changing batch
+    """Selects a row for each model and execution on one machine that was called with changing batch
     sizes."""
     varied = with_machine(tables, ok(tables["profile"], "varied_calls", "varied_s"))
     return one_each(selection.one_machine(varied), ["model", "execution", "batch_size"])
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The run that compiled most often, then eager and the same model's run that compiled least."""
+    """Sentences on the run with the most compilations, on eager, and on the same model's run with
+    the fewest."""
     compiled = rows.dropna(subset=["recompilations"]).sort_values(["recompilations", "varied_s"])
     if compiled.empty:
         return text("none", row=rows[["varied_calls", "varied_s"]].max())
@@ -40,7 +41,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows with their models' words, and the counts behind their bars."""
+    """Adds labels of models, and the counts after their bars."""
     behind = []
     for _, row in rows.iterrows():
         key = "counted_breaks" if row["graph_breaks"] > 0 else "counted"

@@ -1,5 +1,5 @@
-"""Trust in these numbers: the spread of each run between its processes, and what repeated measuring
-says."""
+"""Trust in the numbers: the spread of each run between processes, and what repeated measurements
+show."""
 
 from functools import lru_cache
 
@@ -25,15 +25,15 @@ SHARED = [
     "commit",
     "time_s",
 ]
-MANY_COUNTS = 10  # from which on a share of them is told in percent
-FINEST = 0.125  # percent: what repeats better is drawn there
-FEWEST_RUNS = 5  # of a machine that gets a panel
+MANY_COUNTS = 10  # from which shares are given in percent
+FINEST = 0.125  # % at which smaller spreads are drawn
+FEWEST_RUNS = 5  # of a machine with a panel
 DOUBLINGS = tuple(2.0**power for power in range(-3, 10))
-MOST = 24  # groups of runs: models, kernels; the last of more holds all others
+MOST = 24  # groups of runs (models or kernels); others are combined into the last
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs that two processes or more measured; `what` is a run's model or kernel."""
+    """Selects runs measured by at least two processes. `what` is a run's model or kernel."""
     parts = [
         ok(trust.with_doubts(tables[name])[[*SHARED, runs.DOUBTFUL, what]], "time_s").rename(
             columns={what: "what"}
@@ -53,12 +53,12 @@ def rows(tables: Tables) -> DataFrame:
     return preferred(timed, of_machine >= FEWEST_RUNS)
 
 
-_trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sentence
+_trust = lru_cache(4)(compare.trust)  # called for each panel and for the sentence
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The spread between processes, and the verdicts and intervals of repeated measurements, if
-    any."""
+    """Sentences on the spread between processes, and on verdicts and intervals of repeated
+    measurements, if any."""
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     deserved = _trust(tuple(first["times"]))
     spread = deserved.spread_percent
@@ -69,7 +69,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _again(deserved: compare.Trust, text: Texts) -> str:
-    """Sentence on repeated measurements: shares, or counts where these are few."""
+    """Sentence on repeated measurements, with shares, or counts if there are few."""
     if deserved.false_percent is None or deserved.covered_percent is None:
         return text("not_repeated")
     if min(deserved.verdicts, deserved.measurements) >= MANY_COUNTS:
@@ -82,8 +82,7 @@ def _again(deserved: compare.Trust, text: Texts) -> str:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows of at most MOST groups, the last of which holds all others; what repeats better than
-    FINEST is drawn there."""
+    """Combines small groups, so that at most MOST are drawn, and clips spreads at FINEST."""
     groups = rows.groupby("what")["spread_percent"].median().sort_values(ascending=False).index
     what = rows["what"]
     if len(groups) > MOST:
@@ -92,15 +91,16 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _order(rows: DataFrame) -> list[str]:
-    """The groups, the least repeatable below; that of all others above."""
+    """Groups, the least repeatable at the bottom and the combined ones at the top."""
     return list(rows.groupby("what")["spread_percent"].median().sort_values(ascending=False).index)
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    if usual := _trust(tuple(here["times"])).spread_percent:
+    usual = _trust(tuple(here["times"])).spread_percent
+    if usual:
         axes.axvline(usual, **style.LIMIT)
     most = max(2.6, 1.4 * rows["spread_percent"].max())
-    least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # three doublings at least
+    least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # at least three doublings
     ticks.doublings(axes, DOUBLINGS)
     axes.set_xlim(least / 1.3, most)
 

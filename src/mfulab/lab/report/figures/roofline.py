@@ -1,8 +1,9 @@
-"""Every run under its roofs: arithmetic intensity against speed; steps read from traces have
-computed roofs alone."""
+"""Roofline: speed of every run over arithmetic intensity. Steps read from traces have only computed
+roofs."""
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
@@ -16,14 +17,14 @@ from mfulab.lab.report.frames import (
 
 TOPIC = "roofline"
 ORDER = 0
-MOST_TICKS = 4  # of a panel that is a third of the figure
+MOST_TICKS = 4  # in a panel of a third of the width
 CLAIM = claims.side_of("roof_percent", 100.0)
-FEWEST = 1  # a run is held against its roofs
+FEWEST = 1  # a run is compared with its roofs
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Plain steps with an intensity, a speed and both measured ceilings, and steps of traces with
-    both computed ones; of synthetic loads only where nothing else was measured."""
+    """Selects plain steps with intensity, speed and measured ceilings, and steps of traces with
+    computed peaks. Synthetic loads are included only if there is nothing else."""
     needed = ("tflop_s", "arithmetic_intensity")
     traces = with_traces({**tables, "profile": tables["profile"].head(0)})
     steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
@@ -36,15 +37,15 @@ def rows(tables: Tables) -> DataFrame:
         for unit in ("tflop_s", "gb_s")
     }
     steps = with_machine(tables, steps.assign(**roofs))
-    memory = steps["arithmetic_intensity"] * steps["roof_gb_s"] / 1e3  # what it lets a run reach
+    memory = steps["arithmetic_intensity"] * steps["roof_gb_s"] / 1e3  # speed that memory allows
     roof = np.minimum(steps["roof_tflop_s"], memory)
     steps = steps.assign(memory_tflop_s=memory, roof_percent=100 * steps["tflop_s"] / roof)
     return selection.pick(steps, "recorded_trace", "synthetic")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Number of runs that memory limits, the run closest to its roof, and the one furthest above
-    memory's."""
+    """Sentences on the number of runs limited by memory, the run closest to its roof, and the one
+    furthest above memory's."""
     limited = rows["memory_tflop_s"] < rows["roof_tflop_s"]
     share = rows["roof_percent"]
     above = limited & (share > trust.ABOVE)
@@ -66,68 +67,61 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a
-    label the height."""
+    """Draws a panel for each machine, with measured roofs solid and computed ones dashed. Colour
+    shows the precision, and each model's highest point is named."""
     colors = style.usual_colors(rows["precision"])
-    for axes, here in points.panels(
-        figure, rows, ("arithmetic_intensity", "tflop_s"), x=text("intensity")
-    ):
+    place = ("arithmetic_intensity", "tflop_s")
+    for axes, here in points.panels(figure, rows, place, x=text("intensity")):
         bandwidth = here["roof_gb_s"].iloc[0] / 1e3
-        peak_bandwidth = here["peak_gb_s"].iloc[0] / 1e3
-        low = min(
-            here["arithmetic_intensity"].min() / 3, 0.3 * here["roof_tflop_s"].min() / bandwidth
-        )
-        high = max(
-            here["arithmetic_intensity"].max() * 12, 12 * here["roof_tflop_s"].max() / bandwidth
-        )
-        x = np.geomspace(low, high, 200)
-        roofs = {}
-        for precision, group in here.groupby("precision", sort=False):
-            ceiling = group["ceiling_tflop_s"].iloc[0]
-            peak = group["peak_tflop_s"].iloc[0]
-            height = ceiling if ceiling == ceiling else peak
-            roofs[f"{text.name('precision', precision)} {quantity(height * 1e12, 'FLOP/s')}"] = (
-                height
-            )
-            # Of a peak without a bandwidth only what is higher than the measured roof is known.
-            computed = (
-                peak
-                if peak_bandwidth == peak_bandwidth
-                else np.where(x > ceiling / bandwidth, peak, np.nan)
-            )
-            slope = peak_bandwidth if peak_bandwidth == peak_bandwidth else np.inf
-            axes.plot(x, np.minimum(ceiling, x * bandwidth), color=colors[precision], linewidth=1.6)
-            axes.plot(
-                x,
-                np.minimum(computed, x * slope),
-                color=colors[precision],
-                linewidth=1,
-                linestyle="--",
-            )
+        intensity = here["arithmetic_intensity"]
+        roof = here["roof_tflop_s"]
+        low = min(intensity.min() / 3, 0.3 * roof.min() / bandwidth)
+        high = max(intensity.max() * 12, 12 * roof.max() / bandwidth)
+        roofs = _draw_roofs(axes, here, np.geomspace(low, high, 200), colors, text)
         axes.set(xscale="log", yscale="log", xlim=(low, high))
         lowest = here["tflop_s"].min() / 3
         highest = axes.get_ylim()[1]
-        axes.set_ylim(
-            lowest, highest * (highest / lowest) ** (0.08 + 0.06 * len(roofs))
-        )  # room for the names of roofs
+        room = (highest / lowest) ** (0.08 + 0.06 * len(roofs))  # for the names of roofs
+        axes.set_ylim(lowest, highest * room)
         ticks.decades(axes.xaxis, MOST_TICKS)
         ticks.speeds(axes)
-        end = high / (high / low) ** 0.02
-        start = low * (high / low) ** 0.06
-        # Roofs are named at their right ends and the slope of memory at its start, on the side
-        # where no run can be.
+        # Roofs are named above their right ends, the memory's slope above its start: no run can be
+        # there.
         above = {"va": "bottom", "fontsize": 10}
         ordered = sorted(roofs, key=roofs.__getitem__, reverse=True)
-        place = {"textcoords": "offset points", "ha": "right"}
-        highest_roof = here[["peak_tflop_s", "roof_tflop_s"]].max(axis=None)
-        axes.annotate("\n".join(ordered), (end, highest_roof), (0, 3), **place, **above)
+        end = (high / (high / low) ** 0.02, here[["peak_tflop_s", "roof_tflop_s"]].max(axis=None))
+        right = {"textcoords": "offset points", "ha": "right"}
+        axes.annotate("\n".join(ordered), end, (0, 3), **right, **above)
+        start = low * (high / low) ** 0.06
         angle = np.degrees(np.arctan2(start * bandwidth, start))
         along = {"rotation": angle, "transform_rotates_text": True, "rotation_mode": "anchor"}
-        axes.text(
-            start, 1.12 * start * bandwidth, quantity(bandwidth * 1e12, "B/s"), **along, **above
-        )
+        name = quantity(bandwidth * 1e12, "B/s")
+        axes.text(start, 1.12 * start * bandwidth, name, **along, **above)
     entries = []
     if rows["ceiling_tflop_s"].notna().any():
         entries = [style.line(style.MUTED, text("measured"))]
     entries += [style.line(style.MUTED, text("computed"), (4, 2))]
     points.legend(figure, rows, text, entries)
+
+
+def _draw_roofs(
+    axes: Axes, here: DataFrame, x: np.ndarray, colors: dict[str, str], text: Texts
+) -> dict[str, float]:
+    """Draws the roofs of each precision at intensities `x`. Returns their names and heights."""
+    bandwidth = here["roof_gb_s"].iloc[0] / 1e3
+    peak_bandwidth = here["peak_gb_s"].iloc[0] / 1e3
+    roofs = {}
+    for precision, group in here.groupby("precision", sort=False):
+        ceiling = group["ceiling_tflop_s"].iloc[0]
+        peak = group["peak_tflop_s"].iloc[0]
+        height = ceiling if ceiling == ceiling else peak
+        name = f"{text.name('precision', precision)} {quantity(height * 1e12, 'FLOP/s')}"
+        roofs[name] = height
+        measured = np.minimum(ceiling, x * bandwidth)
+        computed = np.minimum(peak, x * peak_bandwidth)
+        if peak_bandwidth != peak_bandwidth:
+            # Without a peak bandwidth, only the part above the measured roof is known.
+            computed = np.where(x > ceiling / bandwidth, peak, np.nan)
+        axes.plot(x, measured, color=colors[precision], linewidth=1.6)
+        axes.plot(x, computed, color=colors[precision], linewidth=1, linestyle="--")
+    return roofs

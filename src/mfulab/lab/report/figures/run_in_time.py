@@ -1,4 +1,4 @@
-"""One run in time: what the device reported while it ran, the measured window marked."""
+"""One run over time: what the device reported, with the measured window marked."""
 
 from mfulab.lab.report import claims, trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, runs, style
@@ -17,8 +17,8 @@ VALUES = (
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The series of the run with the most readings in its window, the busiest of these, of this
-    machine first."""
+    """Selects the series of one run: the most readings in its window, then the highest utilization.
+    Runs of this machine come first."""
     keys = ["hardware", "recorded", "run"]
     columns = [
         *keys,
@@ -35,7 +35,7 @@ def rows(tables: Tables) -> DataFrame:
     profiled = trust.with_doubts(tables["profile"])[[*columns, "status", "utilization_percent"]]
     profiled = ok(profiled, "utilization_percent", "mfu_percent")
     series = tables["series"]
-    if series.empty:  # without columns too, as of traces
+    if series.empty:  # has no columns either, for example with traces only
         return series
     series = series.assign(read=series["in_window"] & series["utilization_percent"].notna())
     profiled = profiled.merge(series.groupby(keys, as_index=False)["read"].sum(), on=keys)
@@ -46,14 +46,15 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Mean utilization inside the window, and the MFU of the same window."""
+    """Sentence on the mean utilization within the window, and the MFU of the same window."""
     inside = rows.loc[rows["in_window"], "utilization_percent"]
     key = "finding_none" if inside.isna().all() else "finding"
     return text(key, row=rows.iloc[0], busy=inside.mean(), count=int(inside.notna().sum()))
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A strip a quantity over time; the window is shaded, its MFU a line across the first strip."""
+    """Draws a strip for each quantity over time, with the window shaded and its MFU as a line in
+    the first strip."""
     values = []
     for name in VALUES:
         if name in rows and rows[name].notna().any():

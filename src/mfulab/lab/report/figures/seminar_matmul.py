@@ -1,4 +1,5 @@
-"""The mean of ten calls that the seminar prints, taken apart: compiling, the kernel, and the rest."""
+"""The mean of ten calls that the seminar prints, divided into compiling, the kernel, and the
+rest."""
 
 from collections.abc import Iterable
 
@@ -12,7 +13,8 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, preferred, with_
 TOPIC = "kernels"
 ORDER = 5
 REASONS = selection.TOGETHER
-PRINTED_S = 0.540  # of the text's naive Numba kernel
+PRINTED_S = 0.540  # time that the text prints for its naive Numba kernel
+# The text's kernels, each with its corrected version.
 CORRECTED = {
     "numba_cpu_seminar": "numba_cpu_naive",
     "numba_cuda_seminar": "numba_cuda_naive",
@@ -20,15 +22,16 @@ CORRECTED = {
     "numba_cuda_seminar_shared": "numba_cuda_shared",
     "numba_cuda_seminar_guarded": "numba_cuda_shared",
 }
-ROOM = 1.25  # of the longest bar: the number behind it needs the rest
-TOLD = 0.06  # of the longest bar: a shorter part has no room for its number
+ROOM = 1.25  # length of the x axis ÷ longest bar; the numbers need the rest
+TOLD = 0.06  # share of the longest bar from which a part has room for its number
 CALLS = ["time_s", "first_calls_mean_s", "first_call_s"]
 PARTS = dict(zip(("time_s", "compiled_s", "cold_s"), style.PALETTE, strict=False))
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Matmuls of one machine at its largest size that were timed from the first call on, those with
-    a wrong result too; `compiled_s` and `cold_s` are the mean's parts beside `time_s`."""
+    """Selects matmuls of one machine, at its largest size, that were timed from the first call on,
+    including wrong results. `compiled_s` and `cold_s` are the other parts of the mean besides
+    `time_s`."""
     table = tables["matmul"]
     timed = table[CALLS].notna().all(axis=1)
     tried = table[(timed | (table["status"] == "incorrect")) & table["first_calls"].notna()]
@@ -44,7 +47,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def naive(rows: DataFrame) -> Series:
-    """The text's kernel whose mean is told: the naive one, else the slowest of its own."""
+    """Returns the text's kernel that the sentence is about: the naive one, or the slowest of the
+    text's."""
     timed = rows[rows["time_s"].notna()]
     own = preferred(timed, timed["kernel"].isin(CORRECTED))
     plain = preferred(own, own["kernel"].isin(["numba_cuda_seminar", "numba_cpu_seminar"]))
@@ -52,23 +56,24 @@ def naive(rows: DataFrame) -> Series:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The mean of the text's kernel as its parts, beside what the text printed; its error, and what
-    is wrong altogether."""
-    told = naive(rows)
-    sentences = [text("finding", row=told, printed=quantity(PRINTED_S, "s"))]
+    """Sentences on the parts of the mean of the text's kernel and the printed value, on its error,
+    and on wrong results."""
+    row = naive(rows)
+    kernel = row["kernel"]
+    sentences = [text("finding", row=row, printed=quantity(PRINTED_S, "s"))]
     errors = rows.set_index("kernel")["max_absolute_error"].dropna()
-    other = CORRECTED.get(told["kernel"])
-    if told["kernel"] in errors and other in errors:
-        values = {"own": errors[told["kernel"]], "other_error": errors[other]}
-        sentences.append(text("errors", kernel=told["kernel"], other=other, **values))
+    other = CORRECTED.get(kernel)
+    if kernel in errors and other in errors:
+        values = {"own": errors[kernel], "other_error": errors[other]}
+        sentences.append(text("errors", kernel=kernel, other=other, **values))
     for _, row in rows[rows["status"] == "incorrect"].iterrows():
         sentences.append(text("wrong_at", row=row))
     return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A bar a kernel: the mean of its first calls in its parts, the longest above; its numbers stand
-    in the parts and behind it."""
+    """Draws a bar for each kernel, the longest at the top: the mean of its first calls in parts,
+    with numbers."""
     shown = rows[rows["time_s"].notna()].sort_values("first_calls_mean_s", ascending=False)
     milliseconds = (1e3 * shown[[*PARTS]]).add_suffix(" ms")
     shown = shown.join(milliseconds).reset_index(drop=True)
@@ -91,7 +96,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 
 
 def _number_parts(axes: Axes, shown: DataFrame, parts: Iterable[str], ends: Series) -> None:
-    """Writes the milliseconds of each part that has room for them into it."""
+    """Writes the milliseconds of each part into it if there is room."""
     centers: style.Look = {"ha": "center", "va": "center", "fontsize": 9, "color": style.ON_DEEP}
     start = Series(0.0, shown.index)
     for part in parts:

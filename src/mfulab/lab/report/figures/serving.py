@@ -1,4 +1,4 @@
-"""Dynamic batching: requests answered a second and their latency, by load and by how batches are
+"""Dynamic batching: answered requests per second and latency, by load and by how batches are
 formed."""
 
 from mfulab.lab.report import selection
@@ -7,13 +7,14 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machi
 
 TOPIC = "batch_size"
 ORDER = 6
-REASONS = ("contradict", "recorded", "elsewhere")  # its rows explain one another
+REASONS = ("contradict", "recorded", "elsewhere")  # rows only make sense together
 ALIKE = ["machine", "model"]
 WAY = ["largest_batch", "longest_wait_ms"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of one machine and model, each way to form batches with its `way`."""
+    """Selects runs of one machine and model. `way` is how batches are formed: their largest size
+    and longest wait."""
     served = with_machine(tables, ok(tables["serving"], "answered_per_s", "latency_p95_s"))
     if served.empty:
         return served
@@ -25,7 +26,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def way(row: object, text: Texts) -> str:
-    """Words of a way to form batches."""
+    """Words for how batches are formed."""
     if row.largest_batch == 1:  # type: ignore[attr-defined]
         return text("alone")
     if row.longest_wait_ms == 0:  # type: ignore[attr-defined]
@@ -34,8 +35,8 @@ def way(row: object, text: Texts) -> str:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """At the highest load batches against one by one; at the lowest what waiting for others
-    costs."""
+    """Sentences that compare batches with single requests at the highest load, and on the cost of
+    waiting at the lowest."""
     highest = rows[rows["offered_load"] == rows["offered_load"].max()]
     alone = highest[highest["largest_batch"] == 1]
     batched = highest[highest["largest_batch"] > 1]
@@ -55,7 +56,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Requests answered, and latencies, over the load; a line a way to form batches."""
+    """Draws answered requests and latency over the load, with a line for each way to form
+    batches."""
     ways = rows.drop_duplicates("way")
     names = {row.way: way(row, text) for row in ways.itertuples()}
     colors = style.colors(names)

@@ -1,5 +1,5 @@
-"""Cost of subnormal numbers: operations on them beside those on normal ones, and with subnormal
-taken for zero."""
+"""Cost of subnormal numbers: time of operations on them relative to normal numbers, also with
+flushing to zero."""
 
 from itertools import product
 
@@ -23,8 +23,8 @@ CASE = ["operation", "precision"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """One row an operation, precision and kind of numbers of one machine, with the factor over
-    normal numbers."""
+    """Selects a row for each operation, precision and kind of numbers on one machine, with the
+    factor relative to normal numbers."""
     models = [f"{numbers}_{name}" for numbers, name in product(KINDS, OPERATIONS)]
     timed = steps(tables, "time_s", model=models)
     parts = timed["model"].str.split("_", n=1).str
@@ -38,8 +38,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The operation and precision that subnormal numbers slow down most, what zero makes of it, and
-    the least."""
+    """Sentences on the operation and precision that subnormal numbers slow down most, on flushing
+    to zero, and on the least slowdown."""
     slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
     if slow.empty:
         return ""
@@ -59,7 +59,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows with the words of their panels, lines and bars."""
+    """Adds labels of panels, lines and bars."""
     return rows.assign(
         named=specs.names("precision", rows["precision"], text),
         panel=rows["operation"].map(text),

@@ -1,4 +1,4 @@
-"""Time of one step against batch size, one line a model and precision."""
+"""Time of a step over batch size, with a line for each model and precision."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,23 +10,23 @@ from mfulab.lab.report.frames import INTERVAL, DataFrame, Series, Tables, ok, th
 TOPIC = "batch_size"
 ORDER = 0
 CLAIM = claims.rising("samples_per_s", curves.KEYS, "batch_size")
-MODES = ("training", "inference")  # of the others the figure `decoding` has the series
+MODES = ("training", "inference")  # other modes are in the figure `decoding`
 ENDS_MS = ("time_ci_low_ms", "time_ci_high_ms")
-MOST_NAMED = 8  # lines of a panel that have a label
+MOST_NAMED = 8  # labelled lines of a panel
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of series with at least two batch sizes; of plain eager steps, where there are any."""
+    """Selects runs of series with at least two batch sizes. Plain eager steps are preferred."""
     timed = ok(tables["profile"], "time_s", "samples_per_s")
     series = curves.series(with_machine(tables, those(timed, timed["mode"].isin(MODES))))
     return selection.pick(series, "synthetic", "variant")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The series that gain most and least from a larger batch; those that are not comparable are
-    counted."""
+    """Sentences on the series that gain most and least from a larger batch, and on the number of
+    series that are not comparable."""
     first, last = curves.ends(rows)
-    # of the others an impossible end was left out
+    # Series that lost an impossible end have only one.
     paired = first["batch_size"] < last["batch_size"]
     if not paired.any():
         return text("single")
@@ -37,13 +37,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
     last = frames.preferred(last, sound)
     sentences = _gains(first, last, text)
     sentences += selection.unranked_words(sound, text)
-    if falling := int(trust.falling(rows).sum()):
+    falling = int(trust.falling(rows).sum())
+    if falling:
         sentences.append(text("falling", count=falling))
     return " ".join(sentences)
 
 
 def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
-    """Sentences on the series that gain most and least of those whose ends differ beyond their
+    """Sentences on the series that gain most and least, of those whose ends differ beyond their
     intervals, and on how many do not."""
     gain = last["samples_per_s"] / first["samples_per_s"]
     known = gain[[_is_known(first.loc[at], last.loc[at]) for at in gain.index]]
@@ -65,7 +66,7 @@ def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
 
 
 def _is_known(first: Series, last: Series) -> bool:
-    """True if the speeds of a series' ends differ, either way."""
+    """True if the speeds of a series' ends differ in either direction."""
     ends = (first, last), (last, first)
     return any(claims.differs(low, high, "samples_per_s") for low, high in ends)
 
@@ -73,13 +74,13 @@ def _is_known(first: Series, last: Series) -> bool:
 def _gain(
     at: int, first: DataFrame, last: DataFrame, gain: Series, text: Texts
 ) -> dict[str, object]:
-    """Values that are told of one series: its name, its ends, and how many times as fast the last is."""
+    """Values for a sentence on one series: its name, its ends, and the speedup of the last."""
     run = curves.named(last.loc[at], text)
     return {"run": run, "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows in milliseconds, with the names of their lines."""
+    """Adds times in milliseconds and labels of lines."""
     named = rows["model"]
     if rows["precision"].nunique() > 1:
         named = named + " " + specs.names("precision", rows["precision"], text)
@@ -88,7 +89,8 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _named(ends: DataFrame) -> DataFrame:
-    """The ends of at most MOST_NAMED lines; of more one a model, at its highest."""
+    """Ends of the lines to name: all if there are few, else at most MOST_NAMED, one for each model
+    at its highest."""
     if len(ends) <= MOST_NAMED:
         return ends
     ends = ends.sort_values("time_ms").drop_duplicates("model", keep="last")
@@ -97,8 +99,8 @@ def _named(ends: DataFrame) -> DataFrame:
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    """Logarithmic axes. Values decide the limits: an interval of two windows may be wider than any
-    panel, and then runs out of it."""
+    """Makes the axes logarithmic. Limits follow the values, since an interval of two windows may be
+    wider than the panel."""
     if here.empty:
         return
     ticks.doublings(axes, rows["batch_size"])

@@ -1,4 +1,4 @@
-"""Time of a training step, technique by technique: forward, backward, optimiser, other."""
+"""Time of a training step by technique: forward, backward, optimiser and other."""
 
 import pandas as pd
 
@@ -19,32 +19,27 @@ from mfulab.lab.report.frames import (
 TOPIC = "training"
 ORDER = 0
 CLAIM = claims.side_of("relative", 100.0)
-REASONS = (
-    "contradict",
-    "doubtful",
-    "unsure",
-    "recorded",
-    "elsewhere",
-)  # a single layer trains, too
-PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
+# Synthetic loads are included: a single layer can be trained too.
+REASONS = ("contradict", "doubtful", "unsure", "recorded", "elsewhere")
+PLAIN = "training"  # workload that others are compared with, in fp32 if measured
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(
     zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True)
 )
 CASE = ["machine", "model", "batch_size"]
-MOST = 2  # cases that get a panel each
+MOST = 2  # cases, each with a panel
 MOST_BARS = 14
-ALIKE = "≈"  # behind a bar that is not known to differ from the plain step's
-WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
+ALIKE = "≈"  # after a bar that is not known to differ from the plain step's
+WIDEST = 260.0  # % at which bars are cut off
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Eager training steps with phases; `relative` is the time a sample in percent of the same
-    model's plain step."""
+    """Selects eager training steps with phases. `relative` is the time per sample in percent of the
+    same model's plain step."""
     timed = steps(
         tables, *WORDS, "samples_per_s", "mfu_percent", mode="training", execution="eager"
     )
-    # Plainly fed: the figure `input` has the others.
+    # Without data loaders, which are in the figure `input`.
     timed = timed[~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])]
     plain = timed[timed["workload"] == PLAIN]
     if plain.empty:
@@ -69,8 +64,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _of_few_cases(rows: DataFrame) -> DataFrame:
-    """Rows of one machine's cases with most techniques, and of the techniques that have a bar; all
-    of them where no case has two techniques."""
+    """Keeps one machine's cases with the most techniques, and techniques that get a bar. Keeps all
+    of its rows if no case has two techniques."""
     rows = selection.one_machine(rows)
     names = rows["workload"] + " " + rows["precision"]
     cases = list(map(tuple, rows[CASE].itertuples(index=False, name=None)))
@@ -85,7 +80,7 @@ def _of_few_cases(rows: DataFrame) -> DataFrame:
 
 
 def technique(row: Row | Series, text: Texts) -> str:
-    """The workload's word, with the precision where it is not the plain step's."""
+    """Name of a technique: the workload, with the precision if it differs from the plain step's."""
     word = text.name("workload", row["workload"])
     parts = []
     if row["precision_differs"]:
@@ -96,10 +91,10 @@ def technique(row: Row | Series, text: Texts) -> str:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing
-    trades."""
+    """Sentences on the plain step with the heaviest optimiser, the fastest technique there, and
+    what checkpointing costs and saves."""
     plain = rows[rows["is_plain"]]
-    if plain.empty:  # all of them are doubtful: nothing is held against them
+    if plain.empty:  # all are doubtful, so there is nothing to compare with
         return ""
     worst = plain.loc[plain["share"].idxmax()]
     sentences = [text("finding", row=worst)]
@@ -138,8 +133,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _shown(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows with the words of their case and technique, the plain step and the fastest first; a case
-    a bar where none has two techniques."""
+    """Adds labels of cases and techniques; the plain step and then the fastest come first. If no
+    case has two techniques, there is a bar for each case."""
     techniques = rows[["workload", "precision", "precision_differs"]].to_dict("records")
     cases = rows[["model", "batch_size"]].itertuples(index=False)
     rows = rows.assign(
@@ -153,7 +148,7 @@ def _shown(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _parts(here: DataFrame, longest: float) -> DataFrame:
-    """The phases as parts of bars whose length is the time; what is longer is cut off."""
+    """Phases as parts of bars as long as the relative time, cut off at `longest`."""
     phases = here[[*WORDS]]
     ends = phases.cumsum(axis=1).mul(here["relative"] / phases.sum(axis=1), axis=0)
     ends = ends.clip(upper=longest)
@@ -161,8 +156,8 @@ def _parts(here: DataFrame, longest: float) -> DataFrame:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two
-    techniques."""
+    """Draws a panel for each case with a bar for each technique. If no case has two techniques,
+    draws one panel with a bar for each case."""
     shown = _shown(rows, text)
     cases = list(shown["case"].value_counts(sort=True).index[:MOST])
     names = list(dict.fromkeys(shown.loc[shown["case"] == cases[0], "name"]))[:MOST_BARS]
@@ -190,8 +185,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 
 
 def _label(row: Series, text: Texts) -> str:
-    """Words behind a bar: its length where cut off, MFU, HFU where more is executed, and a sign
-    that no difference can be measured."""
+    """Label after a bar: its length if cut off, MFU, HFU if more is executed, and a sign if no
+    difference can be measured."""
     parts = []
     if row["relative"] > WIDEST:
         parts.append(f"→ {text('share_of', share=row['relative'])}")

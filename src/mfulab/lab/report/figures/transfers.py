@@ -1,4 +1,4 @@
-"""Time of a matmul besides its kernel: memory for its matrices and, on a GPU, their transfers."""
+"""Time of a matmul outside its kernel: memory for its matrices and, on a GPU, their transfers."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style
@@ -8,13 +8,13 @@ TOPIC = "kernels"
 ORDER = 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))
-MOST_LEVEL = 16  # bars whose words fit beside one another
+MOST_LEVEL = 16  # bars whose labels need no rotation
 CLAIM = claims.largest(PARTS)
 REASONS = selection.FIRST_PANEL
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The fastest kernel of each size on each machine, in the usual precision."""
+    """Selects the fastest kernel of each size on each machine, in the most common precision."""
     timed = with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s"))
     timed = selection.largest(matmuls.square(timed), ["precision"])
     timed = selection.pick(timed, "uneven")
@@ -22,7 +22,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The longest part beside the kernel, and the kernel's share at both ends of the sizes."""
+    """Sentence on the longest part besides the kernel, and on the kernel's share at the smallest
+    and largest size."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = selection.largest(rows, ["machine"]).sort_values("n")
     parts = _shares(here)
@@ -31,25 +32,20 @@ def finding(rows: DataFrame, text: Texts) -> str:
     small = here.iloc[0]
     longest = parts.loc[small.name].astype(float).idxmax()
     part = longest.removesuffix(" %")
+    share = parts.loc[small.name, longest]
     key = "finding_one" if len(here) == 1 else "finding"
-    return text(
-        key,
-        small=small,
-        large=here.iloc[-1],
-        part=text(part),
-        share=parts.loc[small.name, longest],
-    )
+    return text(key, small=small, large=here.iloc[-1], part=text(part), share=share)
 
 
 def _shares(here: DataFrame) -> DataFrame:
-    """Each part in percent of all of them."""
+    """Each part in percent of their sum."""
     parts = here[[*PARTS]]
     return parts.div(parts.sum(axis=1) / 100, axis=0).add_suffix(" %")
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above
-    each."""
+    """Draws a panel for each machine, with bars of all parts stacked to 100 % and the total time
+    above."""
     precision = text.name("precision", rows["precision"].iloc[0])
 
     def titled(here: DataFrame) -> str:

@@ -1,5 +1,5 @@
-"""The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the
-strictest."""
+"""The ladder from busy to useful: a panel for each run, with a bar for each rung from the loosest
+measure to the strictest."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, style
@@ -10,26 +10,22 @@ from mfulab.mfu import ladder
 TOPIC = "ladder"
 ORDER = 0
 CLAIM = claims.below("mfu_percent", "utilization_percent")
-FEWEST = 1  # the rungs of one run are compared
+FEWEST = 1  # rungs of the same run are compared
 RUNGS = [rung.column for rung in ladder.RUNGS]
-PLAIN = [
-    rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)
-]  # fall, whatever else a row has
-SMALL = 1.0  # percent below which, in all panels, a rung beside the order has no bar
-INKS = {
-    True: style.PALETTE[0],
-    False: "#b4c3d0",
-}  # of rungs that fall, and of those beside the order
+# Rungs that are part of the falling order in every row.
+PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]
+SMALL = 1.0  # % below which, in all panels, a rung outside the order has no bar
+# Colours of rungs within and outside the falling order.
+INKS = {True: style.PALETTE[0], False: "#b4c3d0"}
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Up to three busiest runs of one machine with three falling rungs, of models that people have
-    before synthetic loads: most useful, median, and the largest loss."""
+    """Selects up to three of the busiest runs of one machine with at least three falling rungs:
+    highest MFU, median, and largest loss. Real models are preferred."""
     both = ok(with_traces(tables), "mfu_percent", "utilization_percent")
     steps = selection.pick(with_machine(tables, both), "recorded", "synthetic")
     rungs = steps.filter(ladder.COLUMNS)
-    # Most rows have three rungs that belong to any row's order: only the others are looked at one
-    # by one.
+    # Most rows have three such rungs; only the others are examined one by one.
     sure = (rungs[PLAIN].abs() < float("inf")).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
     few = []
@@ -49,12 +45,12 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The run that loses most between the first rung and the last, and the drop at which it loses
-    most."""
+    """Sentence on the run that loses most between the first and last rung, and on its largest
+    drop."""
     worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
     drop = ladder.largest_drop(worst.to_dict())
     batch = worst["batch_size"]
-    # a trace does not report its batch size
+    # Traces have no batch size.
     run = worst["model"] if batch != batch else text("run", worst=worst)
     if drop is None:
         return text("finding_none", run=run, worst=worst)
@@ -63,7 +59,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a run, side by side; bars of rungs that stand beside the falling order are pale."""
+    """Draws a panel for each run, side by side. Rungs outside the falling order are pale."""
     lines = []
     for number, row in enumerate(rows.to_dict("records")):
         for rung in ladder.measured(row):

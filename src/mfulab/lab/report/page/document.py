@@ -1,5 +1,5 @@
-"""One self-contained page: findings first, then figures, rows, environment and definitions; it
-needs no network."""
+"""Writes the report as one self-contained page: findings, figures, rows, environment and
+definitions. It needs no network."""
 
 import base64
 import gc
@@ -128,15 +128,15 @@ ROOFLINE = (
 
 
 def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
-    """Writes the page that `build` makes into `out`."""
+    """Writes the page that `build` returns to `out`."""
     # drawing makes much that is collected, which need not look through all imports each time
     gc.freeze()
     write_text(out, build(tables, drawn, language))
 
 
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
-    """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of
-    them."""
+    """Returns the page as text, from the tables in `folder` and figures already drawn in `drawn`.
+    Missing ones are skipped or drawn anew."""
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
     worded = _in_words(tables, language)
@@ -182,8 +182,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
 
 
 def _with_reach(worded: frames.Tables, judged: frames.Tables) -> frames.Tables:
-    """The tables with what their times may be off by, where that is anything, for the comparison of
-    two runs."""
+    """Adds the factor by which times may be off, if any is, for the comparison of two runs on the
+    page."""
     tables = dict(worded)
     for name in trust.STEPS:
         reach = judged[name][trust.REACH].clip(upper=UNKNOWN)
@@ -193,7 +193,7 @@ def _with_reach(worded: frames.Tables, judged: frames.Tables) -> frames.Tables:
 
 
 def _hash(text: str) -> str:
-    """Source expression of a content security policy for a script or style sheet of the page."""
+    """Hash of a script or style sheet for the page's content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -213,7 +213,7 @@ def _template() -> Template:
 def _runs_in_words(
     tables: frames.Tables, problems: list[frames.Problem], marks: trust.Marks, text: Texts
 ) -> Record:
-    """Words on when runs were measured, how far to trust them, and faults of their files."""
+    """Texts on when runs were measured, how far to trust them, and faults of their files."""
     runs = _runs(tables)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     doubts, lines, again = trust.summary(tables, text.language, marks)
@@ -241,8 +241,8 @@ def _runs_in_words(
 
 
 def _why(figures_shown: set[str], tables: frames.Tables, is_of_own: bool, language: str) -> Record:
-    """The section "Why", and the first figure's lines and lowest run, where it draws own runs or
-    only recordings."""
+    """Returns the section "Why", and lanes and lowest run of the first figure. If own steps lack
+    MFU or utilization, there are none, except that a single trace stands in for the run."""
     charted = selection.drawable(mfu_versus_utilization, tables)
     if charted.empty or not is_of_own:
         section = why.section(tables, None, figures_shown, language)
@@ -265,7 +265,8 @@ def _seminar(folder: Path, text: Texts) -> Record:
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:
-    """Columns of a step's time and ladder that the script shows together, each with its name."""
+    """Columns that the page's script shows together, such as the parts of a step's time and the
+    ladder, each with its name."""
     parts = text.within("trace")
     phases = text.within("why")
     return {
@@ -279,8 +280,8 @@ def _groups(text: Texts) -> dict[str, dict[str, str]]:
 
 
 def _inks() -> dict[str, str]:
-    """Colors of the parts of a step's time, and of the kinds of a timeline that are such a part by
-    another name: that of the products is the useful part's, most of which they are."""
+    """Colour of each part of a step's time, and of the kinds of a timeline. Matmuls get the colour
+    of the useful part, which mostly consists of them."""
     parts = headroom_figure.COLORS
     kinds = {}
     for kind, part in budget.KINDS.items():
@@ -290,8 +291,7 @@ def _inks() -> dict[str, str]:
 
 
 def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
-    """The tables with the sentences of their verdicts, flags and notes in `language`, in place of
-    their keys."""
+    """Replaces the keys of verdicts, flags and notes in the tables by sentences in `language`."""
     messages = tables["flops"]["message"].map(partial(verdicts.message, language=language))
     counts = dict(zip(tables["flops"]["run"], messages, strict=True))
     say: dict[str, Callable[[str], str]] = dict.fromkeys(
@@ -353,7 +353,7 @@ def _file(name: str) -> str:
 
 
 def _runs(tables: frames.Tables) -> pd.DataFrame:
-    """Every row that was measured on a machine, with what all tables share."""
+    """All rows measured on a machine, with the columns that all tables share."""
     shared = [
         "hardware",
         "recorded",
@@ -382,8 +382,8 @@ def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
 
 
 def _progress(folder: Path, text: Texts) -> Record:
-    """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty
-    at its end."""
+    """Counts of an unfinished sweep, a sentence on them, and the first missing runs. Empty if the
+    sweep is finished."""
     planned = frames.texts(folder / "progress.csv")
     missing = planned[planned["state"] != PROGRESS[0]]
     if missing.empty:
@@ -405,7 +405,8 @@ def _progress(folder: Path, text: Texts) -> Record:
 
 
 def _unmeasured_counts(tables: frames.Tables, text: Texts) -> str:
-    """Sentence with the number of rows in each state that `_unmeasured` lists; empty without one."""
+    """Sentence with the number of rows in each state that `_unmeasured` lists; empty if there are
+    none."""
     shown = _own_if_any(tables)
     states = pd.concat([shown[name]["status"] for name in TABLES])
     states = states[states != "ok"].value_counts()
@@ -420,15 +421,15 @@ def _unmeasured_counts(tables: frames.Tables, text: Texts) -> str:
 
 
 def _own_if_any(tables: frames.Tables) -> frames.Tables:
-    """Rows of this machine; those of recorded ones where there is no other."""
+    """Returns the tables with only the rows of this machine, or all rows if it has none."""
     if all(tables[name]["recorded"].all() for name in TABLES):
         return tables
     return {name: table[~table["recorded"]] for name, table in tables.items()}
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """Rows that were not measured, and those with a suspicious MFU, in words: of recorded machines
-    where alone."""
+    """Texts on rows that were not measured, and on rows with a suspicious MFU. They are about
+    recorded machines only if there are no others."""
     lines = []
     shown = _own_if_any(tables)
     for name in TABLES:
@@ -467,8 +468,8 @@ def _sections(
     problems: list[frames.Problem],
     glyphs: dict[str, str],
 ) -> list[Record]:
-    """The topics that have figures, in order; adds what cannot be made to `problems`, letters to
-    `glyphs`."""
+    """Returns the topics that have figures, in order. Appends failures to `problems`, and outlines
+    of letters to `glyphs`."""
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
     # A recorded machine's experiments are not to be measured here: its figures come from
@@ -516,8 +517,8 @@ def _figure(
     text: Texts,
     experiments: Sequence[str],
 ) -> Record:
-    """A figure with its sentence, rows and command; empty where the tables hold nothing for it.
-    Rows that are not given are selected from the tables."""
+    """Returns a figure with its sentence, rows and command; empty if it has no rows. If `rows` is
+    None, they are selected from the tables."""
     module = figures.modules()[name]
     if rows is None:
         rows = selection.drawable(module, tables)
@@ -546,8 +547,8 @@ def _figure(
 
 
 def _brief(finding: str) -> str:
-    """The first sentences of a figure's, of BRIEF letters or less where there are such: what stands
-    beside the title of a folded topic."""
+    """The first sentences of a finding, of BRIEF letters at most if possible, for the title line of
+    a folded topic."""
     brief = ""
     for sentence in SENTENCE.split(finding):
         longer = f"{brief} {sentence}".strip()
@@ -560,8 +561,8 @@ def _brief(finding: str) -> str:
 def _headline(
     shown: list[Record], tables: frames.Tables, without: pd.DataFrame, text: Texts
 ) -> str | None:
-    """The first figure's sentence; a trace's, where one is all; where every run failed, the
-    failure."""
+    """The first sentence of the page: that of the first figure, or of a trace if only one was read.
+    If every run failed, the first failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     if not measured and (failed := trust.failed(tables, text.language)):
         return failed
@@ -577,7 +578,7 @@ def _headline(
 
 
 def _give_peaks(without: pd.DataFrame, text: Texts) -> str:
-    """Command with the peaks that a user has to give; empty where all are known."""
+    """Command with placeholders for the peaks that the user has to set; empty if all are known."""
     formats = sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique())
     if not formats:
         return ""
@@ -586,7 +587,7 @@ def _give_peaks(without: pd.DataFrame, text: Texts) -> str:
 
 
 def _is_one_trace(tables: frames.Tables) -> bool:
-    """True if all that was measured here is one step, read from a trace."""
+    """True if a single step was measured here, and it was read from a trace."""
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
     if len(steps) != 1:
         return False
@@ -595,8 +596,8 @@ def _is_one_trace(tables: frames.Tables) -> bool:
 
 
 def _without_both(tables: frames.Tables) -> pd.DataFrame:
-    """Steps measured here, where none has MFU and utilization: the figure of both then shows
-    recorded machines."""
+    """Steps measured here, if none has both MFU and utilization; else empty. The figure of both
+    then shows recorded machines."""
     steps = frames.ok(tables["profile"], "time_s")
     steps = steps[~steps["recorded"]]
     if steps[["mfu_percent", "utilization_percent"]].notna().all(axis=1).any():
@@ -605,8 +606,8 @@ def _without_both(tables: frames.Tables) -> pd.DataFrame:
 
 
 def _unbroken(words: str) -> str:
-    """The words with each unit bound to its number, a Korean particle to the sign before it, 1e-05
-    as 1 × 10⁻⁵."""
+    """Binds each unit to its number, and Korean particles to the sign before them. Writes 1e-05 as
+    1 × 10⁻⁵."""
     words = PARTICLE.sub("\N{WORD JOINER}", UNIT.sub("\N{NO-BREAK SPACE}", words))
     return POWER.sub(
         lambda match: (
@@ -675,7 +676,7 @@ def _environment(tables: frames.Tables, text: Texts) -> Record:
 
 
 def _fact(name: str, value: Any) -> str:
-    """A value as a person reads it: bytes with a unit, JSON as lines."""
+    """Formats a value for people: bytes with a unit, JSON as lines."""
     if pd.isna(value) or value == "":
         return ""
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The page's data: tables by column and details of runs, gzipped because the rows of a sweep repeat
+"""Data of the page as JSON: tables by column and details of runs, gzipped as rows of a sweep repeat
 themselves."""
 
 import base64
@@ -24,16 +24,16 @@ from mfulab.measurements.registry import TABLES
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
-SETTINGS = "settings"  # the column of what else sets a run apart
+SETTINGS = "settings"  # column for parts of a run's name that no other column shows
 ADDED = {SETTINGS: str, REACH: float}  # columns that the page adds to its tables
-# Columns that tables do not show at first, without those that name a run and its time's interval.
+# Columns that tables hide at first and that the CSV of figures omits.
 BEHIND = set(chain.from_iterable(map(fields, TABLES))) - KEPT
 BEHIND.difference_update(*(measurement.shown.split() for measurement in TABLES.values()))
 
 
 def read(tables: frames.Tables, folder: Path, figures: Row, text: Texts) -> Iterator[str]:
-    """Yields JSON of the tables with rows, of their runs' details, if these can be read, and of the
-    rows of figures."""
+    """Yields the JSON of all tables with rows, of the details of their runs (if readable), and of
+    the rows of figures."""
     try:
         details = read_json(folder / "details.json")
     except (FileNotFoundError, UnreadableError):
@@ -51,21 +51,20 @@ def as_json(data: object) -> str:
 
 
 def packed(pieces: Iterable[str]) -> tuple[str, str]:
-    """Base64 of the gzipped text, what no page can mistake for its own; and its distinct letters
-    beyond ASCII."""
+    """Returns the text gzipped and encoded as base64, and its distinct non-ASCII letters."""
     chunks: list[bytes] = []
     compressor = zlib.compressobj(6, wbits=31)
     letters = set[str]()
     for piece in pieces:
         chunks.append(compressor.compress(piece.encode("utf-8", errors="replace")))
-        letters.update("" if piece.isascii() else piece)
-    return base64.b64encode(b"".join([*chunks, compressor.flush()])).decode(), "".join(
-        sorted(letters)
-    )
+        if not piece.isascii():
+            letters.update(piece)
+    chunks.append(compressor.flush())
+    return base64.b64encode(b"".join(chunks)).decode(), "".join(sorted(letters))
 
 
 def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
-    """Yields JSON of a table by column, texts that repeat as numbers into a dictionary; empty
+    """Yields the JSON of a table by column. Texts are stored as indices into a dictionary; empty
     columns are left out."""
     measurement = TABLES[name]
     kinds = frames.kinds(name) | ADDED
@@ -74,24 +73,19 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     columns = list[Record]()
     if "run" in table and (others := settings(table, main)).any():
         table = table.assign(settings=others)
-        main.insert(
-            next(
-                (index for index, column in enumerate(main) if column in ("hardware", "status")), 1
-            ),
-            SETTINGS,
-        )
+        before = [index for index, column in enumerate(main) if column in ("hardware", "status")]
+        main.insert(min(before, default=1), SETTINGS)
     yield '{"values":['
     for column in [*main, *(column for column in table.columns if column not in main)]:
         cells = table[column]
-        if column not in main and ((cells == "") if kinds[column] is str else cells.isna()).all():
+        is_empty = (cells == "") if kinds[column] is str else cells.isna()
+        if column not in main and is_empty.all():
             continue
         codes, distinct = pd.factorize(cells)
         if kinds[column] is str:
             more: Record = {"dictionary": list(distinct)}
-            words = [
-                *map(str, range(len(distinct))),
-                "-1",
-            ]  # the last is of what is missing: code -1
+            # The last is for missing cells, whose code is -1.
+            words = [*map(str, range(len(distinct))), "-1"]
         else:
             more = {"number": kinds[column] is float}
             words = [*map(as_json, map(plain, distinct)), "null"]
@@ -105,38 +99,33 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
 
 
 def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
-    """Parts of runs' names, `key=value`, in which rows differ and that none of `columns` shows."""
+    """For each row, the parts `key=value` of its run's name in which rows differ and that none of
+    `columns` shows."""
     modes = table.get("mode", pd.Series("", table.index))
     shown = (*(f"{key}=" for key in columns), "timing")
-    is_told = cache(lambda part: "=" not in part or part.startswith(shown))
-    rows = [[part for part in run.split(",") if not is_told(part)] for run in table["run"]]
-    alike = {
-        part for part, count in Counter(chain.from_iterable(rows)).items() if count == len(table)
-    }
-    cells = [
-        " ".join(part for part in parts if part not in alike and part != mode)
-        for parts, mode in zip(rows, ("workload=" + modes).tolist(), strict=True)
-    ]
+    is_shown = cache(lambda part: "=" not in part or part.startswith(shown))
+    rows = [[part for part in run.split(",") if not is_shown(part)] for run in table["run"]]
+    counts = Counter(chain.from_iterable(rows))
+    cells = []
+    for parts, mode in zip(rows, ("workload=" + modes).tolist(), strict=True):
+        differing = [part for part in parts if counts[part] != len(table) and part != mode]
+        cells.append(" ".join(differing))
     return pd.Series(cells, table.index, dtype="str")
 
 
 def drawn(rows: pd.DataFrame) -> Record:
-    """The rows of a figure for its CSV, at most DRAWN of `all`, with columns of a table's first
-    view and its own."""
+    """Returns the rows of a figure for its CSV, at most DRAWN, and the number of `all`. Columns
+    hidden in tables are left out."""
     hidden = BEHIND | {"impossible", "doubts", REACH}
-    shown = (
-        rows.head(DRAWN)
-        .drop(columns=[name for name in rows if name in hidden])
-        .dropna(axis=1, how="all")
-    )
+    shown = rows.head(DRAWN)[[name for name in rows if name not in hidden]]
+    shown = shown.dropna(axis=1, how="all")
     shown = shown[[name for name in shown if not (shown[name].astype(str) == "").all()]]
     cells = [list(map(plain, row)) for row in shown.astype(object).to_numpy()]
     return {"columns": list(shown), "rows": cells, "all": len(rows)}
 
 
 def plain(value: object) -> object:
-    """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as
-    None."""
+    """Converts a cell to a JSON value: whole numbers become int, missing and infinite ones None."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):

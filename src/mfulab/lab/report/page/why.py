@@ -1,5 +1,5 @@
-"""Section "Why": for each model and workload the verdict, its cost and remedy; then what readers
-ask of their runs."""
+"""Section "Why" of the page: verdict, cost and remedy for each model and workload, then answers to
+common questions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -20,105 +20,83 @@ from mfulab.mfu import account, three_lines
 from mfulab.mfu.causes import BY_KEY
 from mfulab.mfu.step import number
 
-OFF = 5.0  # points by which a step's phases may miss it, unsaid
-NAMED = 5.0  # points from which a part of the step is named below its bar
-# times as slow as measured: from there on the allocator's other state is worth a sentence
+OFF = 5.0  # percentage points by which phases may differ from the step without a sentence
+NAMED = 5.0  # percentage points from which a part of the step is named below its bar
+# slowdown from which the allocator's other state gets a sentence
 SLOWER = 1.1
-SHOWN = 6  # cases in view
-MORE = 24  # cases that unfold; the others stand in the table of rows
+SHOWN = 6  # cases shown at first
+MORE = 24  # cases that can be unfolded; others are only in the table of rows
 CASE = ["machine", "model", "mode"]
-LISTED = 30  # lines of the table of batch sizes
-WORDS = (
-    *(
-        "forward",
-        "backward",
-        "optimiser",
-        "other",
-        "bf16_yes",
-        "bf16_no",
-        "bf16_unclear",
-        "bf16_once",
-        "bf16_faults",
-    ),
-    *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
-)
-MANY_SAMPLES = 10_000  # from which on a batch size is told in three digits
-PHASES = WORDS[:4]
-WORTH = WORDS[4:9]
-HEADS = WORDS[9:]
+LISTED = 30  # lines in the table of batch sizes
+PHASES = ("forward", "backward", "optimiser", "other")
+WORTH = ("bf16_yes", "bf16_no", "bf16_unclear", "bf16_once", "bf16_faults")
+HEADS = ("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share")
+MANY_SAMPLES = 10_000  # batch size from which three digits are shown
 CAUSE = "verdict"
 KEEPING_MEMORY = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296"  # of glibc
 OUT_OF_MEMORY = "out_of_memory"
-# of the most samples per second measured: a larger batch gains less than it costs in memory
+# share of the highest samples per second: larger batches gain less than they cost in memory
 KNEE = 0.9
-CARDS_GB = (16, 24, 40, 80)  # of common cards: T4 and V100, 4090 and L4, A100, H100
-USABLE = 0.9  # of a card's memory: context, libraries' workspaces and fragments take the rest
-WAITING = 5.0  # % of the time from which a loader is worth a thought
+CARDS_GB = (16, 24, 40, 80)  # memory of common cards: T4 and V100, 4090 and L4, A100, H100
+USABLE = 0.9  # share of a card's memory, without context, workspaces and fragmentation
+WAITING = 5.0  # % of the time from which waiting for the loader matters
 MEASURABLE = ("bf16_yes", "bf16_no", "bf16_once")  # answers with a number
-GAIN = 1.05  # speed-up from which another number format is worth its rounding
+GAIN = 1.05  # speedup from which another number format is worth its rounding
 
 
 class Batch(NamedTuple):
-    """Recommended batch size of one case, and the largest that fits each card."""
+    """Recommended batch size of a case, and the largest that fits each card of CARDS_GB."""
 
     case: Row  # by curves.KEYS
-    batch_size: (
-        int | None
-    )  # None where a single batch size was measured, from which nothing can be recommended
+    batch_size: int | None  # None if only one was measured
     samples_per_s: float
     share_percent: float
     rising: bool
-    too_large: int | None  # the smallest that was out of memory, beyond all that were measured
-    fits: tuple[int | None, ...]  # None: not predicted
-    at_least: bool  # `fits` are batch sizes that were measured: no line predicts larger ones
+    too_large: int | None  # the smallest that ran out of memory, above all measured ones
+    fits: tuple[int | None, ...]  # None if not predicted
+    at_least: bool  # `fits` are measured batch sizes, as larger ones cannot be predicted
 
 
 def batches(rows: pd.DataFrame) -> Iterator[Batch]:
-    """Yields for each case of profile rows the smallest batch size with KNEE of the most samples
-    per second."""
+    """Yields for each case in profile rows the smallest batch size that reaches KNEE of the highest
+    samples per second."""
     rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
     failed = rows[rows["status"] == OUT_OF_MEMORY]
-    lost = (
-        failed["batch_size"]
-        .groupby([failed[name].map(str) for name in curves.KEYS])
-        .agg(list)
-        .to_dict()
-    )
+    case_of_failed = [failed[name].map(str) for name in curves.KEYS]
+    too_large_sizes = failed["batch_size"].groupby(case_of_failed).agg(list).to_dict()
     timed = frames.ok(rows, "samples_per_s", "batch_size")
-    if len(timed):
-        timed = frames.one_each(timed, [*curves.KEYS, "batch_size"])
+    if timed.empty:
+        return
+    timed = frames.one_each(timed, [*curves.KEYS, "batch_size"])
     cases = timed[curves.KEYS].to_dict("records")
     number = timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
     sizes, speeds, memory = (
         timed[["batch_size", "samples_per_s", "predicted_memory_bytes"]].to_numpy(dtype=float).T
     )
     order = np.lexsort((sizes, number))
-    for rising in (
-        np.split(order, np.flatnonzero(np.diff(number.iloc[order])) + 1) if len(order) else ()
-    ):
-        best = speeds[rising].max()
-        last = rising[-1]
-        knee = rising[speeds[rising] >= KNEE * best][0]
-        beyond = []
-        for size in lost.get(tuple(map(str, cases[last].values())), ()):
-            if size > sizes[last]:
-                beyond.append(size)
+    starts = np.flatnonzero(np.diff(number.iloc[order])) + 1
+    for by_size in np.split(order, starts):
+        best = speeds[by_size].max()
+        last = by_size[-1]
+        knee = by_size[speeds[by_size] >= KNEE * best][0]
+        case = tuple(map(str, cases[last].values()))
+        beyond = [size for size in too_large_sizes.get(case, ()) if size > sizes[last]]
         predicted = []
-        for index in rising:
-            if memory[index] == memory[index]:
+        for index in by_size:
+            if not np.isnan(memory[index]):
                 predicted.append((sizes[index], memory[index]))
         too_large = None
         if beyond:
             too_large = int(min(beyond))
         batch_size = None
-        if len(rising) > 1:
+        if len(by_size) > 1:
             batch_size = int(sizes[knee])
         yield Batch(
             case=cases[last],
             batch_size=batch_size,
             samples_per_s=speeds[knee],
             share_percent=100 * speeds[knee] / best,
-            rising=len(rising) > 1 and sizes[knee] == sizes[last] and not beyond,
+            rising=len(by_size) > 1 and sizes[knee] == sizes[last] and not beyond,
             too_large=too_large,
             fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
             at_least=not bytes_a_sample(predicted),
@@ -126,15 +104,13 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
 
 
 def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
-    """Largest batch size within USABLE of a card's memory, by the line through `predicted`'s ends,
-    batch sizes with bytes; 0 if none is, None if unknown."""
+    """Largest batch size within USABLE of a card's memory, extrapolated from `predicted` (batch
+    size, bytes). 0 if none fits, None if unknown."""
     if not predicted:
         return None
-    room, (batch_size, memory), slope = (
-        USABLE * gigabytes * 1e9,
-        predicted[-1],
-        bytes_a_sample(predicted),
-    )
+    room = USABLE * gigabytes * 1e9
+    batch_size, memory = predicted[-1]
+    slope = bytes_a_sample(predicted)
     if not slope:
         if memory <= room:
             return int(batch_size)
@@ -143,8 +119,8 @@ def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float
 
 
 def bytes_a_sample(predicted: Sequence[tuple[float, float]]) -> float | None:
-    """Bytes that memory grows by with a sample; None for one batch size alone, or where memory does
-    not rise."""
+    """Bytes of memory for each further sample; None if only one batch size is known or memory does
+    not grow."""
     if len(dict(predicted)) < 2:
         return None
     (smallest, least), (largest, most) = predicted[0], predicted[-1]
@@ -154,11 +130,11 @@ def bytes_a_sample(predicted: Sequence[tuple[float, float]]) -> float | None:
 
 
 def bf16(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs in bf16 beside the same run in fp32, with `speedup`, and with `worth`, the key of what
-    is said of it."""
+    """Pairs runs in bf16 with the same run in fp32. Adds `speedup`, and `worth`, the key of the
+    sentence about it."""
     pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
     pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
-    once = pairs["speedup_low"].isna()  # of a single process, which has no interval
+    once = pairs["speedup_low"].isna()  # measured by a single process, so without an interval
     worth = pd.Series("bf16_unclear", index=pairs.index).mask(once, "bf16_once")
     worth = worth.mask(pairs["speedup_low"] >= GAIN, "bf16_yes").mask(
         pairs["speedup_high"] < GAIN, "bf16_no"
@@ -170,8 +146,8 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
 def section(
     tables: frames.Tables, lowest: pd.Series | None, figures: set[str], language: str
 ) -> Record:
-    """The section's cases, `lowest` first, and answers; `figures` are on the page. Empty without a
-    profiled step."""
+    """Returns the cases of the section, `lowest` first, and the answers. `figures` are those on the
+    page. Empty without a profiled step."""
     text = Texts(language, "why")
     rows = frames.in_words(
         frames.own(frames.with_machine(tables, frames.with_traces(tables))), text
@@ -182,30 +158,32 @@ def section(
     shown = chosen(measured)
     # the run that the page's first sentences are about
     if lowest is not None and lowest.name in measured.index:
-        told = measured.loc[[lowest.name]]
-        is_same = (shown[CASE] == told[CASE].iloc[0]).all(axis=1)
-        shown = pd.concat([told, shown[~is_same]])
+        first_case = measured.loc[[lowest.name]]
+        is_same = (shown[CASE] == first_case[CASE].iloc[0]).all(axis=1)
+        shown = pd.concat([first_case, shown[~is_same]])
     drawn = shown.head(SHOWN + MORE)
     cases = [_case(row, figures, text) for row in drawn.to_dict("records")]
     causes = drawn[CAUSE].value_counts()
-    says = text(
-        "says",
-        verdict=text.name("cause", causes.index[0]),
-        count=int(causes.iloc[0]),
-        total=len(cases),
-    )
-    untold = len(measured[CASE].drop_duplicates()) - len(drawn)
-    in_rows = [text("cases_in_rows", count=untold)] if untold else []
-    says = " ".join([says, *in_rows, *of_jobs(tables, language)])
-    all_read = rows["hardware"].str.endswith(frames.READ).all()  # traces leave these questions open
+    verdict = text.name("cause", causes.index[0])
+    sentences = [text("says", verdict=verdict, count=int(causes.iloc[0]), total=len(cases))]
+    not_shown = len(measured[CASE].drop_duplicates()) - len(drawn)
+    if not_shown:
+        sentences.append(text("cases_in_rows", count=not_shown))
+    sentences += of_jobs(tables, language)
     answers = []
-    if not all_read:
+    if not rows["hardware"].str.endswith(frames.READ).all():  # traces cannot answer these
         answers = _answers(rows, input_figure.rows(tables), text)
-    return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
+    return {
+        "says": " ".join(sentences),
+        "cases": cases[:SHOWN],
+        "rest": cases[SHOWN:],
+        "answers": answers,
+    }
 
 
 def first(lowest: pd.Series, figures: set[str], language: str) -> Record:
-    """Case of the lowest run of the page's first figure, with its sentence `because`."""
+    """Returns the case of the lowest run in the page's first figure, with its sentence
+    `because`."""
     text = Texts(language, "mfu_versus_utilization")
     row = frames.in_words(lowest.to_frame().T, text).iloc[0]
     because = mfu_versus_utilization.because(row, text)
@@ -213,8 +191,8 @@ def first(lowest: pd.Series, figures: set[str], language: str) -> Record:
 
 
 def of_traces(tables: frames.Tables, text: Texts) -> str | None:
-    """Sentence on the first trace that was read here: how busy it was and what it used, or why it
-    could not be read."""
+    """Sentence on the first trace read here: how busy the device was and its MFU, or why it could
+    not be read. None without traces."""
     rows = tables["traces"][~tables["traces"]["recorded"]]
     if rows.empty:
         return None
@@ -227,7 +205,7 @@ def of_traces(tables: frames.Tables, text: Texts) -> str | None:
 
 
 def of_jobs(tables: frames.Tables, language: str) -> list[str]:
-    """Sentences on the ranks of jobs whose traces were read here: which the others wait for."""
+    """Sentences on jobs whose traces were read here: for which rank the others wait."""
     rows = tables["traces"][~tables["traces"]["recorded"]]
     if "job_verdict" not in rows:
         return []
@@ -239,8 +217,8 @@ def of_jobs(tables: frames.Tables, language: str) -> list[str]:
 
 
 def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
-    """The lines of the page's first figure by machine, each with what its colour means, for a screen
-    that is too narrow for a drawing."""
+    """Lines of the page's first figure as data, by machine, for screens too narrow for the
+    drawing."""
     text = Texts(language, "mfu_versus_utilization")
     by_machine: dict[str, list[Record]] = {}
     rows = rows.assign(doubtful=trust.doubtful)
@@ -253,20 +231,20 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
             "busy": text("share_of", share=busy),
             "cause": mfu_versus_utilization.name_of(row["cause"], text),
         }
-        place = {
+        position = {
             "left": f"{ends[0]:.2f}",
             "width": f"{ends[1] - ends[0]:.2f}",
             "dot": f"{min(100.0, mfu):.2f}",
         }
         looks = pick_all(row, ("name", "color", "doubtful"))
-        by_machine.setdefault(row["machine"], []).append(looks | labels | place)
+        by_machine.setdefault(row["machine"], []).append(looks | labels | position)
     return by_machine
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """The fastest run of each machine, model and mode, by MFU: of its plain workload, where that was
-    measured. A step that multiplies nothing, whose MFU is no news, a stranger's recorded trace and
-    a synthetic load are left out, where others are left."""
+    """Returns the fastest run of each machine, model and mode, sorted by MFU. Plain workloads are
+    preferred. Steps without matmuls, recorded traces and synthetic loads are left out if others
+    remain."""
     is_variant = rows["workload"] != rows["mode"]
     ordered = rows.assign(is_variant=is_variant).sort_values(
         ["is_variant", "samples_per_s"], ascending=[True, False], na_position="last"
@@ -304,7 +282,7 @@ def _case(row: Row, figures: set[str], text: Texts) -> Record:
 
 
 def _named(budget: Mapping[str, account.Loss], text: Texts) -> list[str]:
-    """The parts of a step that are large enough to be named below their bar, each with its share."""
+    """Parts of a step that are large enough to be named below its bar, each with its share."""
     named = []
     for part, cost in budget.items():
         if cost.points >= NAMED:
@@ -313,7 +291,7 @@ def _named(budget: Mapping[str, account.Loss], text: Texts) -> list[str]:
 
 
 def _drawn(budget: Mapping[str, account.Loss], text: Texts) -> list[dict[str, str]]:
-    """The parts of a step's bar: width in percent, colour and words."""
+    """Parts of a step's bar: width in percent, colour and label."""
     drawn = []
     for part, cost in budget.items():
         share = text("share_of", share=cost.points)
@@ -324,8 +302,7 @@ def _drawn(budget: Mapping[str, account.Loss], text: Texts) -> list[dict[str, st
 
 
 def _command(cause: str, config: str, language: str) -> str:
-    """The command that measures a verdict's advice by its config; what is no key of one measures
-    the run again."""
+    """Command that tries the advice of a verdict, with its config. Empty if there is no config."""
     if not config:
         return ""
     before = ""
@@ -339,6 +316,7 @@ def _command(cause: str, config: str, language: str) -> str:
 
 
 def _where(row: Row, text: Texts) -> list[str]:
+    """Settings, time, MFU and machine of a run, in words."""
     batch = row["batch_size"]
     share = row["mfu_percent"]
     setting = []
@@ -354,44 +332,48 @@ def _where(row: Row, text: Texts) -> list[str]:
 
 
 def _phases(row: Row, text: Texts) -> str:
-    times = {
-        name: time
-        for name in PHASES
-        if (time := row.get(f"{name}_ms")) is not None and time == time
-    }
-    whole = sum(times.values())
-    if len(times) < 2 or not whole:
+    """Sentence on the shares of a step's phases; empty if fewer than two are known."""
+    times = {}
+    for name in PHASES:
+        time = row.get(f"{name}_ms")
+        if time is not None and time == time:
+            times[name] = time
+    total = sum(times.values())
+    if len(times) < 2 or not total:
         return ""
-    parts = ", ".join(
-        f"{text(name)} {text('share_of', share=100 * time / whole)}" for name, time in times.items()
-    )
-    says = text("phases", parts=parts)
+    parts = []
+    for name, time in times.items():
+        parts.append(f"{text(name)} {text('share_of', share=100 * time / total)}")
+    sentence = text("phases", parts=", ".join(parts))
     share = number(row.get("phases_percent"))
     if share is None or abs(share - 100) <= OFF:
-        return says
-    return f"{says} {text('phases_differ', share=share)}"
+        return sentence
+    return f"{sentence} {text('phases_differ', share=share)}"
 
 
 def _allocator(row: Row, text: Texts) -> list[str]:
-    """The step's time in the allocator's default state, and with memory kept, where either makes a
-    difference."""
+    """Sentences on the step's time in the allocator's default state, and with memory kept, if they
+    differ from the measured time."""
     names = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults")
     sentences = []
     before, kept_s, faults = (number(row.get(name)) for name in names)
     if before and faults and before >= SLOWER * row["time_s"]:
         sentences.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
-    slower = kept_s and row["time_s"] >= SLOWER * kept_s
-    if slower:
+    if kept_s and row["time_s"] >= SLOWER * kept_s:
         sentences.append(text("kept_memory", time=quantity(kept_s, "s")))
     return sentences
 
 
-def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[Record]:
+def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Record]:
+    """Questions on batch size, memory, loader and bf16, with answers from `rows` and those of the
+    figure on loaders."""
     recommended = list(batches(rows))
     cases = pd.DataFrame([batch.case for batch in recommended])
     fed = frames.ok(rows, "input_wait_percent")
     lines = [_line(batch, cases, text) for batch in recommended[:LISTED]]
-    head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in CARDS_GB)]
+    head = list(map(text, HEADS))
+    for size in CARDS_GB:
+        head.append(text("head_fits", gigabytes=size))
     code = ""
     if fed.empty:
         code = in_language(f"{MEASURE} --config experiment=input", text.language)
@@ -405,7 +387,7 @@ def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[Reco
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
         {
             "question": text("loader_question"),
-            "says": _loader_says(fed, beside, text),
+            "says": _loader_says(fed, loaders, text),
             "code": code,
         },
         {"question": text("bf16_question"), "says": _bf16_says(bf16(rows), text)},
@@ -413,7 +395,7 @@ def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[Reco
 
 
 def _fit(fit: int | None, at_least: bool, text: Texts) -> str:
-    """A batch size that fits in words, with no more digits than a prediction has."""
+    """Text for a batch size that fits, rounded to the precision of the prediction."""
     if fit is None:
         return "–"
     if not fit:
@@ -425,6 +407,7 @@ def _fit(fit: int | None, at_least: bool, text: Texts) -> str:
 
 
 def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
+    """Cells of a line in the table of batch sizes."""
     size = "–"
     if batch.batch_size is not None:
         size = str(batch.batch_size)
@@ -436,14 +419,14 @@ def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     speed = [significant(batch.samples_per_s), text("share_of", share=batch.share_percent)]
     case = batch.case
     named = [
-        _with(case["model"], _apart(case, cases, text)),
+        _with_setting(case["model"], _distinguishing(case, cases, text)),
         *(text.name(key, case[key]) for key in curves.TOLD),
     ]
     return [*named, size, *speed, *fits]
 
 
-def _apart(row: Row, rows: pd.DataFrame, text: Texts) -> list[str]:
-    """Workload and execution that are not plain, and the length and machine where `rows` have
+def _distinguishing(row: Row, rows: pd.DataFrame, text: Texts) -> list[str]:
+    """Workload and execution, if not plain, and the sequence length and machine, if `rows` have
     several."""
     setting = curves.variant(row, text)
     length = row["sequence_length"]
@@ -454,21 +437,22 @@ def _apart(row: Row, rows: pd.DataFrame, text: Texts) -> list[str]:
     return setting
 
 
-def _with(name: str, setting: list[str]) -> str:
+def _with_setting(name: str, setting: list[str]) -> str:
     if setting:
         return f"{name} ({', '.join(setting)})"
     return name
 
 
 def _batch_says(recommended: list[Batch], text: Texts) -> str:
-    swept = []
-    for batch in recommended:
-        if batch.batch_size is not None:
-            swept.append(batch)
+    """Sentences on the recommended batch sizes, and on how many cases could go on rising or ran out
+    of memory."""
+    swept = [batch for batch in recommended if batch.batch_size is not None]
     if not swept:
         return text("batch_single")
-    counts = {"batch_rising": sum(batch.rising for batch in swept)}
-    counts |= {"batch_lost": sum(batch.too_large is not None for batch in swept)}
+    counts = {
+        "batch_rising": sum(batch.rising for batch in swept),
+        "batch_lost": sum(batch.too_large is not None for batch in swept),
+    }
     more = []
     for key, count in counts.items():
         if count:
@@ -477,56 +461,44 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
 
 
 def _fits_says(recommended: list[Batch], text: Texts) -> str:
-    """The card from which each case fits with a single sample, and the one that needs most."""
+    """Sentences on how many cases fit the smallest card, and on the first that fits none."""
     with_fits = []
     for batch in recommended:
         if any(fit is not None for fit in batch.fits):
             with_fits.append(batch)
     if not with_fits:
         return text("fits_unknown")
-    never = []
-    for batch in with_fits:
-        if not any(batch.fits):
-            never.append(batch.case)
     card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
-    says = [
-        text(
-            "fits_says",
-            count=sum(bool(batch.fits[0]) for batch in with_fits),
-            total=len(with_fits),
-            **card,
-        )
-    ]
-    for case in never[:1]:
-        says.append(
-            text(
-                "fits_never",
-                model=case["model"],
-                mode=text.name("mode", case["mode"]),
-                count=len(never),
-            )
-        )
-    return " ".join(says)
+    count = sum(bool(batch.fits[0]) for batch in with_fits)
+    sentences = [text("fits_says", count=count, total=len(with_fits), **card)]
+    never = [batch.case for batch in with_fits if not any(batch.fits)]
+    if never:
+        model = never[0]["model"]
+        mode = text.name("mode", never[0]["mode"])
+        sentences.append(text("fits_never", model=model, mode=mode, count=len(never)))
+    return " ".join(sentences)
 
 
-def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
-    """The longest wait, and the most that a loader costs: one with many workers takes time from the
-    step unseen."""
+def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
+    """Sentences on the longest wait for a loader, and on the largest slowdown by one: many workers
+    take time from the step without any wait."""
     if fed.empty:
         return text("loader_unknown")
     worst = fed.loc[fed["input_wait_percent"].idxmax()]
-    beside = frames.own(beside)
+    loaders = frames.own(loaders)
     key = "loader_yes" if worst["input_wait_percent"] >= WAITING else "loader_no"
     sentences = [
         text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))
     ]
-    beside = beside[beside["apart"]] if len(beside) else beside
-    if len(beside) and beside["kept"].min() < 100 - WAITING:
-        sentences.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
+    if len(loaders):
+        loaders = loaders[loaders["apart"]]
+    if len(loaders) and loaders["kept"].min() < 100 - WAITING:
+        sentences.append(text("loader_costs", row=loaders.loc[loaders["kept"].idxmin()]))
     return " ".join(sentences)
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
+    """Sentences on the runs for which bf16 is worth it or not, best first, and on emulated bf16."""
     if pairs.empty:
         return text("bf16_unknown")
     sentences = []
@@ -537,10 +509,8 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
             setting = []
             if row["precision"] != "bf16":
                 setting = [text.name("precision", row["precision"])]
-            run = _with(
-                f"{row['model']} {text.name('mode', row['mode'])}",
-                [*setting, *_apart(row, pairs, text)],
-            )
+            setting += _distinguishing(row, pairs, text)
+            run = _with_setting(f"{row['model']} {text.name('mode', row['mode'])}", setting)
             values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
             key = "bf16_run" if worth in MEASURABLE else "bf16_run_alone"
             runs.append(text(key, run=run, **values))
@@ -549,7 +519,8 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
             more = text("and_more", count=len(here) - 4)
         if runs:
             sentences.append(text(worth, runs=", ".join(runs) + more))
-    if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
+    slower = 1 / pairs.loc[pairs["emulated"], "speedup"]
+    if len(slower):
         low = significant(slower.min(), 2)
         high = significant(slower.max(), 2)
         key = "bf16_emulated_one"
