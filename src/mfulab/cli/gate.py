@@ -20,11 +20,11 @@ from typing import IO, Any
 import click
 import psutil
 
-from mfulab.cli import gate_baseline, gate_told
+from mfulab.cli import gate_baseline, gate_text
 from mfulab.cli.gate_baseline import Baseline
-from mfulab.cli.gate_told import Told
-from mfulab.cli.leaving import leave, leaving_by
+from mfulab.cli.gate_text import Told
 from mfulab.cli.options import AS_JSON, FORMAT, MINUTES, NOTICEABLE, command
+from mfulab.cli.signals import end_by_signal, ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
 from mfulab.core.language import Texts
@@ -171,12 +171,12 @@ def run(**options: Any) -> int:
     asked = Asked(**options)
     asked.check()
     # At the end of the block, however it comes, no command is left.
-    with leaving_by(_leave), _watcher() as watcher:
+    with ended_by_signals(_leave), _watcher() as watcher:
         measure = Measure(asked, watcher)
         if asked.save is not None:
             return _save(measure, asked.save)
         outcome = _in_turn(measure) if asked.against is None else _against(measure, asked.against)
-    gate_told.tell(outcome, "json" if asked.as_json else asked.form)
+    gate_text.tell(outcome, "json" if asked.as_json else asked.form)
     return STATUS[outcome.compared.verdict]
 
 
@@ -202,7 +202,7 @@ def _in_turn(measure: Measure) -> Told:
         for side in (0, 1):
             timed(side)  # into the caches
         began = time.monotonic()
-        compared = in_turn(timed, asked.minutes, asked.noticeable, gate_told.progress())
+        compared = in_turn(timed, asked.minutes, asked.noticeable, gate_text.progress())
         wipe()
     seconds = time.monotonic() - began
     before = as_told(commands[0])
@@ -266,7 +266,7 @@ def _sampled(measure: Measure) -> tuple[list[float], float]:
     timed()  # into the caches
     began = time.monotonic()
     values = gate_baseline.sampled(
-        timed, asked.minutes, asked.noticeable, time.monotonic, gate_told.progress()
+        timed, asked.minutes, asked.noticeable, time.monotonic, gate_text.progress()
     )
     wipe()
     return values, time.monotonic() - began
@@ -370,7 +370,7 @@ def _leave(number: int, frame: object) -> None:
         with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-    leave(number, frame)
+    end_by_signal(number, frame)
 
 
 @contextlib.contextmanager

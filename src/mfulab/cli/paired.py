@@ -14,8 +14,8 @@ from unittest.mock import patch
 import click
 
 from mfulab.cli.gate import worktree
-from mfulab.cli.leaving import leaving_by
 from mfulab.cli.options import AS_JSON, COUNT, CSV, GATE, MINUTES, NOTICEABLE, command, several
+from mfulab.cli.signals import ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
 from mfulab.core.language import Texts
@@ -93,7 +93,7 @@ def run(
         bounds: Numbers = {"rounds": rounds, "least": few, "most": MOST_ROUNDS}
         raise ConfigurationError(Said("paired_rounds", bounds))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(leaving_by())
+        stack.enter_context(ended_by_signals())
         is_folder = (Path(base) / "scripts").is_dir()
         code = Path(base).absolute() if is_folder else stack.enter_context(worktree(base))
         store.check_writable(PLACE)

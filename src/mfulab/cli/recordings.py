@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from mfulab.cli.leaving import leaving_by
 from mfulab.cli.options import FILE, PATH, command, several
+from mfulab.cli.signals import ended_by_signals
 
 
 @command("tables", "tables --manifest results/xeon-4c/plan/quickstart.json")
@@ -66,7 +66,7 @@ def record(**given: Any) -> None:
     metavar="ARCHIVE",
     help="Write what collecting FOLDER needs into a .tar.gz, to be handed in.",
 )
-@leaving_by()
+@ended_by_signals()
 def collect(**given: Any) -> int:
     """Merges results of other machines, or packs this one's."""
     from mfulab.lab.tables.merge import run

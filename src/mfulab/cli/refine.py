@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from mfulab.cli.leaving import leaving_by
 from mfulab.cli.options import COUNT, MINUTES_OR_NONE, PATH, SHARE, command, several
+from mfulab.cli.signals import ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import remove, write_text
 from mfulab.core.printing import say
@@ -162,7 +162,7 @@ class Refinement:
     is_flag=True,
     help="Use the running sweep's remaining budget, in place of --minutes.",
 )
-@leaving_by()
+@ended_by_signals()
 def run(
     hardware: str | None,
     results: Path,
