@@ -1,4 +1,4 @@
-"""Commands that show tables: figures, slides, the page, a summary."""
+"""Commands that show tables as figures, slides, a page or a summary."""
 
 from typing import Any
 

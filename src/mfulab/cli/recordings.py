@@ -1,4 +1,5 @@
-"""Commands that make tables: of runs, recordings, other machines' results, the seminar's numbers."""
+"""Commands that make tables: of runs, of recordings, of other machines' results, and of the
+seminar's numbers."""
 
 from typing import Any
 
