@@ -35,7 +35,7 @@ from mfulab.core.terminal_language import usual_language
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import Composition, compose_experiments
-from mfulab.lab.planning.load import CONFIG, RESULTS, place, script
+from mfulab.lab.planning.load import CONFIG, RESULTS, device_of, script
 from mfulab.lab.planning.runs import Plan, Run
 from mfulab.lab.runtime import client, lifetime, processes
 from mfulab.measurements.registry import MEASUREMENTS
@@ -103,7 +103,7 @@ def _plan_of(step: str, composition: Composition, multirun: bool) -> Plan:
     if not multirun:
         alone["exclude"] = []  # meant for a sweep's combinations; a single one was chosen
     base = {**composition.base, **alone}
-    plan = runs.plan(replace(composition, base=base), *place(base))
+    plan = runs.plan(replace(composition, base=base), *device_of(base))
     is_chosen = base["device"]["type"] != "auto" or base["hardware"]
     why = None if is_chosen else identity.unused()
     if why:

@@ -54,7 +54,7 @@ TIME_CI_LOW = column(
     "Lower end of the 95 % confidence interval of `time_s`, from the spread between processes."
 )
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
-NOT_MEASURED: Status = "not_measured"  # as the time or cost budget was used up, see `ended_by`
+NOT_MEASURED: Status = "not_measured"  # for lack of budget, see `ended_by`
 
 
 # Columns that may be negative.
