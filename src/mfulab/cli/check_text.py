@@ -33,7 +33,7 @@ Source = Literal[
     "driver_counters",
 ]
 STATUS: dict[State, int] = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
-# Share of the median of a node's cards below which one is low; cards of a node share air and driver.
+# Share of the median of a node's cards below which one is low; they share air and driver.
 CARD_FLOOR = 0.95
 FEWEST_NODES = 3  # nodes or cards from which on their median is a reference
 FILE_WIDTH = 200  # columns of a table that is not printed to a terminal
@@ -148,13 +148,18 @@ def show_nodes(lines: Sequence[Line]) -> None:
     """Prints a table with a row per node, the worst first, and what is low there."""
     language = usual_language()
     text = Texts(language, "check")
-    columns = list(dict.fromkeys(name for line in lines for name in line["values"]))
+    names = dict[str, None]()
+    for line in lines:
+        names |= dict.fromkeys(line["values"])
+    columns = list(names)
     shown = table([text("node"), text("state")], columns, [text("low")])
     for line in sorted(lines, key=lambda line: ([*STATUS].index(line["state"]), line["node"])):
-        readings = map(line["values"].get, columns)
-        values = (_number(reading["value"]) if reading else "" for reading in readings)
+        cells = []
+        for name in columns:
+            reading = line["values"].get(name)
+            cells.append(_number(reading["value"]) if reading else "")
         state = text.name("check_state", line["state"])
-        shown.add_row(line["node"], state, *values, low(line, language))
+        shown.add_row(line["node"], state, *cells, low(line, language))
     console = _console()
     console.print(shown)
     console.print(", ".join(sorted({line["device"] for line in lines})), style="dim")

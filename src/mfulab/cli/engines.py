@@ -59,10 +59,10 @@ def picture(engines: Sequence[Record], pages: dict[str, list[Page]], device_peak
     """Table with a column per engine and a row per number that any of them has, followed by
     verdicts and the reasons for missing numbers."""
     text = Texts("en", "engine")
-    heads = (
-        f"{engine.get('replica') or engine['page']}\n{engine['engine']} {engine['model']}"
-        for engine in engines
-    )
+    heads = []
+    for engine in engines:
+        name = engine.get("replica") or engine["page"]
+        heads.append(f"{name}\n{engine['engine']} {engine['model']}")
     shown = table([""], heads, pad_edge=False)
     for name in COLUMNS:
         cells = ["—" if engine.get(name) is None else f"{engine[name]:,.4g}" for engine in engines]
@@ -71,13 +71,12 @@ def picture(engines: Sequence[Record], pages: dict[str, list[Page]], device_peak
     lines: list[Any] = [shown]
     for engine in engines:
         if "gone" in engine:
+            remark = engine["gone"]
             last = pages.get(engine["page"])
-            ago = 0.0
             if last:
                 ago = time.monotonic() - last[0].seconds
-            lines.append(
-                Text(text("gone", reason=engine["gone"], ago=ago) if last else engine["gone"])
-            )
+                remark = text("gone", reason=remark, ago=ago)
+            lines.append(Text(remark))
         elif engine["engine"] != "mfulab" and not engine["replica"]:
             lines.append(Text(f"{engine['page']}: {text(engine['verdict'])}", style="yellow"))
             lines += _missing_lines(engine, device_peak, text)

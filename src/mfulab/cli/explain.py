@@ -141,7 +141,7 @@ def _expected(expectation: Expectation, peak_tflop_s: float | None) -> Answer:
 
 @dataclass(frozen=True)
 class Setup:
-    """Devices of an expected step: their name and number, the number format, and samples on each."""
+    """Devices of an expected step: name, number, number format, and samples on each."""
 
     device: str
     precision: str

@@ -257,7 +257,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
 
 def _totals(
     text: Texts,
-    whole: float,
+    parameters: float,
     active: float,
     forward: float,
     backward: float,
@@ -265,8 +265,8 @@ def _totals(
     tokens: float,
     *notes: str,
 ) -> Iterator[str]:
-    key = "parameters" if active == whole else "parameters_active"
-    yield text(key, whole=whole, active=active)
+    key = "parameters" if active == parameters else "parameters_active"
+    yield text(key, whole=parameters, active=active)
     key = "passes" if forward else "passes_none"
     yield text(key, forward=forward, backward=backward, ratio=backward / (forward or 1))
     if causal != forward + backward:

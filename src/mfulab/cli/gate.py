@@ -52,7 +52,7 @@ LONGEST_SAID = 200  # characters of the last line of a failed command
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The command's options."""
 
     commands: Sequence[str]
@@ -103,7 +103,7 @@ class Measure:
     """Options for measuring commands, and the pipe to the watcher that kills a command left
     running."""
 
-    asked: Asked
+    options: Options
     watcher: IO[bytes]
 
     def report_ended(self) -> None:
@@ -113,7 +113,7 @@ class Measure:
 
     def clock(self) -> float:
         """Seconds of wall time, or of the CPU time of all commands that have ended."""
-        if self.asked.cpu_time:
+        if self.options.cpu_time:
             return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         return time.perf_counter()
 
@@ -163,30 +163,32 @@ class Measure:
 )
 @FORMAT
 @AS_JSON
-def run(**options: Any) -> int:
+def run(**values: Any) -> int:
     """Measures commands and prints the verdict. Returns the exit status, see `STATUS`. Raises
     ConfigurationError for commands that fail, hang, or do not print the number."""
-    asked = Asked(**options)
-    asked.check()
+    options = Options(**values)
+    options.check()
     # However the block ends, no command keeps running.
     with ended_by_signals(_end_commands), _watcher() as watcher:
-        measure = Measure(asked, watcher)
-        if asked.save is not None:
-            return _save(measure, asked.save)
-        outcome = _in_turn(measure) if asked.against is None else _against(measure, asked.against)
-    gate_text.tell(outcome, "json" if asked.as_json else asked.form)
+        measure = Measure(options, watcher)
+        if options.save is not None:
+            return _save(measure, options.save)
+        outcome = (
+            _in_turn(measure) if options.against is None else _against(measure, options.against)
+        )
+    gate_text.tell(outcome, "json" if options.as_json else options.form)
     return STATUS[outcome.compared.verdict]
 
 
 def _in_turn(measure: Measure) -> Outcome:
     """Measures two commands, or one command here and in a commit, in turn."""
-    asked = measure.asked
-    commands = asked.commands
-    base = asked.base
+    options = measure.options
+    commands = options.commands
+    base = options.base
     with contextlib.ExitStack() as stack:
         folders = [Path.cwd(), Path.cwd()]
         if base is not None:
-            commands = [asked.command] * 2
+            commands = [options.command] * 2
             below = _git("rev-parse", "--show-prefix").stdout.strip()
             folders[0] = stack.enter_context(worktree(base)) / below
             if not folders[0].is_dir():
@@ -200,7 +202,7 @@ def _in_turn(measure: Measure) -> Outcome:
         for side in (0, 1):
             timed(side)  # warms the caches
         began = time.monotonic()
-        compared = in_turn(timed, asked.minutes, asked.noticeable, gate_text.progress())
+        compared = in_turn(timed, options.minutes, options.noticeable, gate_text.progress())
         wipe()
     seconds = time.monotonic() - began
     before = as_told(commands[0])
@@ -211,9 +213,9 @@ def _in_turn(measure: Measure) -> Outcome:
         len(values) // 2 - 1,
         "pairs",
         seconds,
-        asked.unit,
-        asked.is_rate,
-        asked.noticeable,
+        options.unit,
+        options.is_rate,
+        options.noticeable,
         (before, as_told(commands[1])),
     )
 
@@ -221,7 +223,7 @@ def _in_turn(measure: Measure) -> Outcome:
 def _save(measure: Measure, name: str) -> int:
     """Measures a command and saves the result as a baseline. Returns the exit status."""
     values, seconds = _sampled(measure)
-    path = gate_baseline.save(name, replace(_baseline(measure.asked), values=tuple(values)))
+    path = gate_baseline.save(name, replace(_baseline(measure.options), values=tuple(values)))
     text = Texts(usual_language(), "gate")
     say(text("saved", runs=text("runs", count=len(values), seconds=seconds), path=path))
     return 0
@@ -229,42 +231,42 @@ def _save(measure: Measure, name: str) -> int:
 
 def _against(measure: Measure, name: str) -> Outcome:
     """Measures a command and compares it with a saved baseline."""
-    asked = measure.asked
+    options = measure.options
     old = gate_baseline.load(name)
-    gate_baseline.check_alike(name, old, _baseline(asked))
+    gate_baseline.check_alike(name, old, _baseline(options))
     values, seconds = _sampled(measure)
     saved: Numbers = {"command": old.command, "name": name, "date": old.measured_at}
     return Outcome(
-        gate_baseline.compared(name, old.values, values, asked.noticeable),
+        gate_baseline.compared(name, old.values, values, options.noticeable),
         len(values),
         "runs",
         seconds,
-        asked.unit,
-        asked.is_rate,
-        asked.noticeable,
-        (Said("gate_of_baseline", saved), as_told(asked.command)),
+        options.unit,
+        options.is_rate,
+        options.noticeable,
+        (Said("gate_of_baseline", saved), as_told(options.command)),
         Said("gate_baseline_drifts", {"name": name}),
     )
 
 
-def _baseline(asked: Asked) -> Baseline:
+def _baseline(options: Options) -> Baseline:
     """Baseline of this command on this machine, still without times."""
-    reads = asked.reads or ("cpu" if asked.cpu_time else "wall")
+    reads = options.reads or ("cpu" if options.cpu_time else "wall")
     machine = gate_baseline.machine()
-    return Baseline(asked.command, reads, asked.is_rate, machine, gate_baseline.now(), ())
+    return Baseline(options.command, reads, options.is_rate, machine, gate_baseline.now(), ())
 
 
 def _sampled(measure: Measure) -> tuple[list[float], float]:
     """Times of one command, and the seconds spent on measuring them."""
-    asked = measure.asked
+    options = measure.options
 
     def timed() -> float:
-        return _value(asked.command, Path.cwd(), measure)
+        return _value(options.command, Path.cwd(), measure)
 
     timed()  # warms the caches
     began = time.monotonic()
     values = gate_baseline.sampled(
-        timed, asked.minutes, asked.noticeable, time.monotonic, gate_text.progress()
+        timed, options.minutes, options.noticeable, time.monotonic, gate_text.progress()
     )
     wipe()
     return values, time.monotonic() - began
@@ -291,7 +293,7 @@ def _value(command: str, folder: Path, measure: Measure) -> float:
     """Seconds that a command takes, or the last number that it prints; for a rate, 1 ÷ rate. Raises
     ConfigurationError if it fails or prints no such number."""
     seconds, printed = _run(command, folder, measure)
-    pattern = measure.asked.reads
+    pattern = measure.options.reads
     if not pattern:
         return seconds
     matches = re.findall(pattern, printed)
@@ -305,7 +307,7 @@ def _value(command: str, folder: Path, measure: Measure) -> float:
         number = float(first_group)
     if not 0 < number < math.inf:
         raise ConfigurationError(Said("gate_reads_no_number", {**details, "read": repr(last)}))
-    if measure.asked.is_rate:
+    if measure.options.is_rate:
         return 1 / number
     return number
 
@@ -314,7 +316,7 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
     """Runs a command and returns its wall or CPU seconds and its output. Raises ConfigurationError
     if it fails or takes longer than the given minutes."""
     is_late = threading.Event()
-    limit_s = 60 * measure.asked.minutes
+    limit_s = 60 * measure.options.minutes
     with tempfile.TemporaryFile() as out:
         streams: dict[str, Any] = {
             "stdin": measure.watcher,

@@ -74,13 +74,17 @@ def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[Record, 
         jobs = jobs_of(url, hours)
         shown = table(COLUMNS[:3], COLUMNS[3:])
         for job in jobs:
-            texts = (
-                f"{job[name]:.1f}" if isinstance(job[name], float) else str(job[name])
-                for name in COLUMNS
-            )
-            shown.add_row(*("—" if text == "None" else text for text in texts))
+            shown.add_row(*(_cell(job[name]) for name in COLUMNS))
         yield {"unix_s": time.time(), "jobs": jobs}, Group(shown, Text(NOTE, style="dim"))
         time.sleep(interval_s)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "—"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return str(value)
 
 
 def jobs_of(url: str, hours: float) -> list[Record]:

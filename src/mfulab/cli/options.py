@@ -293,7 +293,7 @@ def command(name: str, example: str, more: str = "", **settings: object) -> Call
     """Decorator that makes a function the subcommand `name`. `more` follows the first sentence of
     its help; `settings` are click's context settings."""
     paragraphs = filter(None, (COMMANDS[name].summary, more))
-    made = click.command(
+    decorator = click.command(
         name,
         cls=Command,
         help="\n\n".join(paragraphs),
@@ -302,7 +302,7 @@ def command(name: str, example: str, more: str = "", **settings: object) -> Call
     )
 
     def decorate(function: Callable[..., object]) -> Command:
-        subcommand = made(function)
+        subcommand = decorator(function)
         for param in subcommand.params:
             if param.type is click.STRING:
                 param.type = TEXT
@@ -325,7 +325,7 @@ FORMAT = click.option(
 )
 
 
-def listing(names: Callable[[], Iterable[str]], what: str) -> Callable[..., Any]:
+def listing(names: Callable[[], Iterable[str]], noun: str) -> Callable[..., Any]:
     """An option `--list`, which prints `names`, one per line, and ends the command."""
 
     def show(context: click.Context, option: click.Parameter, is_wanted: bool) -> None:
@@ -339,7 +339,7 @@ def listing(names: Callable[[], Iterable[str]], what: str) -> Callable[..., Any]
         is_eager=True,
         expose_value=False,
         callback=show,
-        help=f"Print the names of all {what}.",
+        help=f"Print the names of all {noun}.",
     )
 
 

@@ -123,7 +123,8 @@ class Refinement:
             self.lost.add(known.row["run"])
 
     def print_left_out(self) -> None:
-        """Prints the runs that were left out because their config is in no plan of this checkout."""
+        """Prints the runs that were left out because their config is in no plan of this
+        checkout."""
         for reason in self.planned.refused:
             say(f"mfulab: {reason}", file=sys.stderr)
         names = sorted(self.left_out)
@@ -228,10 +229,10 @@ def _print_rest(records: Records, widest: float) -> int:
         rows.extend(records.get(table, ()))
     timed = pd.DataFrame([row for row in rows if row["status"] == "ok"])
     precision = timed.reindex(columns=["precision_percent"])["precision_percent"]
-    alone = int(precision.isna().sum())
-    if alone:
-        say(f"{alone} runs of one process have no interval: replicates=2 measures another of each")
-    if left or alone:
+    single = int(precision.isna().sum())
+    if single:
+        say(f"{single} runs of one process have no interval: replicates=2 measures another of each")
+    if left or single:
         return UNDECIDED
     return 0
 

@@ -141,16 +141,16 @@ def _topics() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _put(file: Path, after: str, before: str, made: str) -> str:
-    """A file's text with everything between the first `after` and the next `before` replaced by
-    `made`. An empty `before` means the end of the file."""
+def _put(file: Path, after: str, before: str, generated_text: str) -> str:
+    """A file's text with everything between the first `after` and the next `before` replaced. An
+    empty `before` means the end of the file."""
     head, heading, tail = file.read_text(encoding="utf-8").partition(after)
     if not heading or before not in tail:
         raise click.UsageError(
             f"{after.strip()!r}: not found, or not followed by {before.strip()!r}."
         )
     kept = tail[tail.index(before) :] if before else ""
-    return head + heading + made + kept
+    return head + heading + generated_text + kept
 
 
 def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -> Iterator[str]:
@@ -233,11 +233,11 @@ def _experiments(readme: str) -> Iterator[str]:
     the comment that its file begins with. Rows of new experiments come last."""
     files = {path.stem: path for path in sorted((CONFIG / "experiment").glob("*.yaml"))}
     for line in readme.partition(EXPERIMENTS)[2].partition("\n## ")[0].splitlines():
-        if row := re.match(r"\| `(\w+)` \|", line):
-            if row[1] in files:
-                yield _row(files.pop(row[1]))
-        else:
+        row = re.match(r"\| `(\w+)` \|", line)
+        if row is None:
             yield line
+        elif row[1] in files:
+            yield _row(files.pop(row[1]))
     yield from map(_row, files.values())
 
 

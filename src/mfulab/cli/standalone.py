@@ -43,10 +43,10 @@ from mfulab.measurements.registry import MEASUREMENTS
 CONFIG_FLAGS = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
 
 
-def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: str | None) -> None:
+def _refuse_elsewhere(context: click.Context, option: click.Parameter, value: str | None) -> None:
     """Raises ConfigurationError if one of Hydra's flags names another configuration."""
-    if given is not None:
-        flags: Numbers = {"flags": ", ".join(CONFIG_FLAGS[::2]), "given": given}
+    if value is not None:
+        flags: Numbers = {"flags": ", ".join(CONFIG_FLAGS[::2]), "given": value}
         raise ConfigurationError(Said("one_configuration", flags))
 
 
@@ -66,7 +66,7 @@ def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: st
     "-m", "--multirun", is_flag=True, help="Sweep over values with commas; one table at the end."
 )
 @click.option(
-    "--row", "whole", is_flag=True, help="Every column of the row instead of its summary."
+    "--row", "all_columns", is_flag=True, help="Every column of the row instead of its summary."
 )
 @click.option(
     "--json",
@@ -77,7 +77,12 @@ def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: st
 @click.option("--cfg", type=Choice(["job"]), help="Show the composed config and measure nothing.")
 @click.option(*CONFIG_FLAGS, hidden=True, expose_value=False, callback=_refuse_elsewhere)
 def run(
-    step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None
+    step: str,
+    words: Sequence[str],
+    multirun: bool,
+    all_columns: bool,
+    as_json: bool,
+    cfg: str | None,
 ) -> None:
     """Measures `step` with Hydra's overrides, after the runs that it is joined with. Raises
     ConfigurationError for a mistake in the words."""
@@ -91,7 +96,7 @@ def run(
             base = dict(composition.base)
             say(yaml.safe_dump(base, sort_keys=False, allow_unicode=True), end="")
         return
-    command = _Command(step, multirun, whole, as_json)
+    command = _Command(step, multirun, all_columns, as_json)
     for composition in compositions:
         command.measure(_plan_of(step, composition, multirun))
     command.show_all()
@@ -117,7 +122,7 @@ class _Command:
 
     step: str
     multirun: bool
-    whole: bool
+    all_columns: bool
     as_json: bool
     done: set[str] = field(default_factory=set)
     rows: list[Row] = field(default_factory=list)
@@ -156,7 +161,7 @@ class _Command:
             for row in joined:
                 say_json(answer_of(row).line(row), default=str)
         elif len(joined) == 1 and not self.multirun:
-            _show(run, joined[0], self.whole)
+            _show(run, joined[0], self.all_columns)
 
     def show_all(self) -> None:
         """Shows a table of several rows; in JSON, an answer without a value if there are none."""
@@ -192,8 +197,8 @@ def help_of(step: str) -> str:
 
 
 def _measure(run: Run, prefix: str, report: Callable[[str], None]) -> None:
-    """Measures one run in its own process and reports progress in lines that begin with `prefix`. If
-    the process fails, prints its log and exits with its status."""
+    """Measures one run in its own process and reports progress in lines that begin with `prefix`.
+    If the process fails, prints its log and exits with its status."""
     config = RESULTS / run.folder / "config.json"
     if config.exists():
         _leave_to_sweep(run)
@@ -277,9 +282,9 @@ def _joined(plan: Plan, run: Run) -> list[Row]:
     return [record for record in records if f"{record['run']},".startswith(prefix)]
 
 
-def _show(run: Run, row: Row, whole: bool) -> None:
-    """Prints a row: ladder and verdict of a profiled step, or the shown columns, or all columns if
-    `whole`. Layers of a count come first."""
+def _show(run: Run, row: Row, all_columns: bool) -> None:
+    """Prints a row: ladder and verdict of a profiled step, or the shown columns, or `all_columns`.
+    Layers of a count come first."""
     console = Terminal()
     layers = RESULTS / run.folder / "layers.csv"
     if layers.exists():
@@ -289,8 +294,8 @@ def _show(run: Run, row: Row, whole: bool) -> None:
         for layer in read_csv(layers):
             rows.append({**layer, "share_percent": float(layer["share_percent"] or 0)})
         console.print(render(rows, Texts(usual_language(), "flops")))
-    whole = whole or row["status"] != "ok"
-    if run.step == "profile_step" and not whole:
+    all_columns = all_columns or row["status"] != "ok"
+    if run.step == "profile_step" and not all_columns:
         from mfulab.loop.interactive import show
         from mfulab.mfu import account, three_lines
 
@@ -304,11 +309,11 @@ def _show(run: Run, row: Row, whole: bool) -> None:
             console.print(Text(f"{label} mfulab run {run.step} -m {overrides}"))
     else:
         shown = Table(Column(no_wrap=True), box=None, show_header=False, pad_edge=False)
-        for key in row if whole else MEASUREMENTS[run.step].shown.split():
+        for key in row if all_columns else MEASUREMENTS[run.step].shown.split():
             if row.get(key) not in (None, "", False):
                 shown.add_row(key, Text(with_unit(key, row[key])))
         console.print(shown)
-    if not whole:
+    if not all_columns:
         console.print(Text(Texts(usual_language(), "lines")("every_column"), style="dim"))
 
 

@@ -53,7 +53,7 @@ _LEFT_OUT = {
         "of one job are joined."
     ),
 )
-@click.argument("given", nargs=-1, metavar="FILE…", required=True)
+@click.argument("words", nargs=-1, metavar="FILE…", required=True)
 @AS_JSON
 @click.option(
     "--html", type=FILE, metavar="PAGE", help="Also write a page of these traces, one HTML file."
@@ -102,25 +102,28 @@ _LEFT_OUT = {
     "--precision", help="The number format of the model's matmuls, with --model: bf16, tf32, …"
 )
 @click.option(
-    "--all", "whole", is_flag=True, help="Also the longest operators, modules, kernels and gaps."
+    "--all",
+    "all_tables",
+    is_flag=True,
+    help="Also the longest operators, modules, kernels and gaps.",
 )
 @LANGUAGE
-def run(**options: Any) -> int:
+def run(**values: Any) -> int:
     """Reads traces, joins the ranks of a job and prints the result. Returns 1 if a file could not
     be read or a gate failed, else 0."""
-    asked = Asked(**options)
-    if asked.jobs:
-        return _ranks(asked)
-    if asked.compare or asked.gate:
-        return _compared(asked)
-    return _read_all(asked)
+    options = Options(**values)
+    if options.jobs:
+        return _ranks(options)
+    if options.compare or options.gate:
+        return _compared(options)
+    return _read_all(options)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The command's options."""
 
-    given: Sequence[str]
+    words: Sequence[str]
     as_json: bool
     html: Path | None
     peaks: Sequence[str]
@@ -134,7 +137,7 @@ class Asked:
     batch_size: int | None
     sequence_length: int | None
     precision: str | None
-    whole: bool
+    all_tables: bool
     language: str
 
     @property
@@ -155,51 +158,53 @@ class Asked:
         return {"steps": self.steps, "peaks": _stated_peaks(self.peaks)}
 
 
-def _ranks(asked: Asked) -> int:
+def _ranks(options: Options) -> int:
     """Reads the ranks of a job in several processes and prints its verdict. Returns the exit
     status."""
     from mfulab.cli import trace_ranks
 
-    for name in asked.refused_with_jobs:
+    for name in options.refused_with_jobs:
         raise ConfigurationError(Said("of_single_traces", {"option": f"--{name}"}))
-    count = asked.jobs or 1
-    return trace_ranks.run(asked.given, count, asked.as_json, asked.language, **asked.reading)
+    count = options.jobs or 1
+    return trace_ranks.run(
+        options.words, count, options.as_json, options.language, **options.reading
+    )
 
 
-def _compared(asked: Asked) -> int:
+def _compared(options: Options) -> int:
     """Prints the difference of two traces, the old one given first. Returns the exit status."""
     from mfulab.cli import trace_compare
 
     paths = []
-    for word in asked.given:
+    for word in options.words:
         paths.extend(files([word]))
-    reading = {**asked.reading, "capture": asked.capture}
-    return trace_compare.compare(paths, asked.gate, asked.as_json, asked.language, **reading)
+    reading = {**options.reading, "capture": options.capture}
+    return trace_compare.compare(paths, options.gate, options.as_json, options.language, **reading)
 
 
-def _read_all(asked: Asked) -> int:
-    paths = files(asked.given)
-    if asked.perfetto and len(paths) != 1:
+def _read_all(options: Options) -> int:
+    paths = files(options.words)
+    if options.perfetto and len(paths) != 1:
         tracks = Said("tracks_for_one", {"count": len(paths)})
-        raise ConfigurationError(of_source(f"--perfetto {asked.perfetto}", tracks))
-    fill = _model_of(asked)
-    reading = asked.reading
+        raise ConfigurationError(of_source(f"--perfetto {options.perfetto}", tracks))
+    fill = _model_of(options)
+    reading = options.reading
     reads = []
     for path in paths:
-        reads.extend(_read(path, capture=asked.capture, **reading))
+        reads.extend(_read(path, capture=options.capture, **reading))
     rows = [_joined(read, fill) for read in reads]
     ranks.joined(rows)
     pairs = list(zip(reads, rows, strict=True))
-    if asked.perfetto:
-        _write_tracks(pairs, asked.perfetto, asked.language)
-    if asked.html:
-        _write_page(rows, asked.html, asked.language)
-    if asked.as_json:
+    if options.perfetto:
+        _write_tracks(pairs, options.perfetto, options.language)
+    if options.html:
+        _write_page(rows, options.html, options.language)
+    if options.as_json:
         _print_json(rows)
     else:
         from mfulab.cli.trace_text import show
 
-        show(pairs, asked.language, whole=asked.whole)
+        show(pairs, options.language, all_tables=options.all_tables)
     return int(any(row["status"] != "ok" for row in rows))
 
 
@@ -212,12 +217,12 @@ def _joined(read: Read, fill: Filling | None) -> Record:
     return row | trace_columns(row)
 
 
-def _model_of(asked: Asked) -> Filling | None:
+def _model_of(options: Options) -> Filling | None:
     """Function that fills a row with the FLOPs of `--model`; None without that option. Raises
     ConfigurationError if its other options are given without it."""
-    if asked.model is not None:
-        return counted_model(asked.model, **asked.model_options)
-    for name, value in asked.model_options.items():
+    if options.model is not None:
+        return counted_model(options.model, **options.model_options)
+    for name, value in options.model_options.items():
         if value is not None:
             option = name.replace("_", "-")
             raise ConfigurationError(Said("of_counted_model", {"option": f"--{option}"}))

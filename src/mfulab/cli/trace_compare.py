@@ -139,9 +139,9 @@ def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float 
 
 def _tables(console: Terminal, text: Texts, compared: Difference) -> None:
     """Prints the difference by kind of time, then by operator."""
-    whole = Part("step", "", "", compared.before, compared.after)
+    step = Part("step", "", "", compared.before, compared.after)
     kinds = []
-    for part in (*compared.kinds(), whole):
+    for part in (*compared.kinds(), step):
         line = _line(text, part)
         kinds.append((line.kind, line.before, line.after, line.change))
     table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)

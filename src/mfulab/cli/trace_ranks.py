@@ -49,10 +49,10 @@ SKEWS = (
 WAITS = ("rank", "waits_for", "ms")
 
 
-def run(given: Sequence[str], count: int, as_json: bool, language: str, **options: Any) -> int:
+def run(words: Sequence[str], count: int, as_json: bool, language: str, **options: Any) -> int:
     """Reduces every trace to a summary in `count` processes, joins them and prints each job.
     Returns 1 if a file could not be read, else 0."""
-    paths = _paths(given)
+    paths = _paths(words)
     with scratch() as folder:
         summaries = list[Place]()
         errors = list[str]()
@@ -71,9 +71,9 @@ def run(given: Sequence[str], count: int, as_json: bool, language: str, **option
     return int(bool(errors))
 
 
-def _paths(given: Sequence[str]) -> list[Path]:
+def _paths(words: Sequence[str]) -> list[Path]:
     """The files that the words mean; if a sweep left summaries among them, only these."""
-    paths = files(given)
+    paths = files(words)
     summaries = [path for path in paths if path.name == SUMMARY]
     return summaries or paths
 

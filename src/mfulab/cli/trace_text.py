@@ -69,14 +69,14 @@ TITLED: dict[str, Any] = {
 }
 
 
-def show(pairs: Sequence[tuple[Read, Row]], language: str, *, whole: bool = False) -> None:
-    """Prints each trace that was read, with all tables if `whole`. If there are several, also an
-    overview with a line per trace, and the jobs that their ranks form."""
+def show(pairs: Sequence[tuple[Read, Row]], language: str, *, all_tables: bool = False) -> None:
+    """Prints each trace that was read, with further tables if `all_tables`. If there are several,
+    also an overview with a line per trace, and the jobs that their ranks form."""
     console = Terminal(highlight=False)
     text = Texts(language, "trace")
     for read, row in pairs:
         if read.analysis is not None:
-            _trace(console, text, read.analysis, row, whole)
+            _trace(console, text, read.analysis, row, all_tables)
     rows = [row for _, row in pairs if row["status"] == "ok"]
     if len(rows) > 1:
         table(console, text, "overview", OVERVIEW, [_overview_line(row, language) for row in rows])
@@ -124,7 +124,8 @@ def _collective_line(kind: Row) -> Sequence[str]:
     counts = f"{kind['calls']}", quantity(kind["bytes"], "B"), f"{kind['processes']}"
     rates = []
     for name in ("algorithm_gb_s", "bus_gb_s"):
-        rates.append("—" if kind[name] is None else significant(kind[name], 3))
+        rate = kind[name]
+        rates.append("—" if rate is None else significant(rate, 3))
     return (kind["kind"], *counts, _ms(kind["ms"]), *rates, _ms(kind["wait_ms"]))
 
 
@@ -147,9 +148,9 @@ def _job(console: Terminal, text: Texts, rows: Sequence[Row]) -> None:
         console.print(Text(text("unmatched"), style="dim"))
 
 
-def _trace(console: Terminal, text: Texts, analysis: Analysis, row: Row, whole: bool) -> None:
-    """Prints a trace: its verdict, cause and advice, the ladder and the budget; if `whole`, also the
-    longest operators, modules, kernels and gaps."""
+def _trace(console: Terminal, text: Texts, analysis: Analysis, row: Row, all_tables: bool) -> None:
+    """Prints a trace: its verdict, cause and advice, the ladder and the budget. If `all_tables`,
+    also the longest operators, modules, kernels and gaps."""
     language = text.language
     heading = f"{row['model']} · {device_name(text, analysis, row['device'])}"
     console.print(Text(heading, style="bold"))
@@ -166,7 +167,7 @@ def _trace(console: Terminal, text: Texts, analysis: Analysis, row: Row, whole: 
     _attainable(console, text, row)
     console.print(_budget(text, row))
     _unknown_parts(console, text, row)
-    if whole:
+    if all_tables:
         _longest(console, text, analysis, row, language)
     else:
         console.print(Text(text.within("lines")("all"), style="dim"))

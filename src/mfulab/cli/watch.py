@@ -52,7 +52,7 @@ GPU_FACTS: dict[str, Callable[[float], str]] = {
     "clock_mhz": lambda clock: quantity(1e6 * clock, "Hz", 4),
     "power_w": lambda power: quantity(power, "W"),
     "temperature_c": lambda temperature: quantity(temperature, "°C"),
-    "device_memory_bytes": lambda held: f"{quantity(held, 'B')} in use",
+    "device_memory_bytes": lambda used: f"{quantity(used, 'B')} in use",
     "other_processes": lambda count: f"{count:.0f} process(es)",
 }
 # Ratio above which counted MFU and MFU by the tensor pipe contradict each other.

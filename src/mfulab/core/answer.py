@@ -15,7 +15,7 @@ OPEN = {"ambiguous": "ambiguous", "not comparable": "not_comparable"}
 
 @dataclass(frozen=True)
 class Answer:
-    """A number in a command's JSON. Either `value` or `reason` is None, never both."""
+    """A number in a command's JSON. Exactly one of `value` and `reason` is None."""
 
     value: float | None
     unit: str

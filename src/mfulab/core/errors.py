@@ -77,23 +77,23 @@ def unknown(
     nearest choices and all of them; if they are many, it says that `listed` lists them."""
     names = sorted(set(map(str, choices)))
     lowered = {name.lower(): name for name in names}
-    asked = str(value).lower()
+    lowered_value = str(value).lower()
     most = NEAR if len(names) > FEW else 1
-    near = difflib.get_close_matches(asked, lowered, most) or [
-        name for name in lowered if asked and asked in name
+    near = difflib.get_close_matches(lowered_value, lowered, most) or [
+        name for name in lowered if lowered_value and lowered_value in name
     ]
     every = Said("choices", {"names": ", ".join(names)})
     if len(names) > FEW:
         every = Said("all_listed", {"count": len(names), "listed": listed})
-    asked_of: dict[str, Number | Said] = {"what": what, "value": str(value), "every": every}
+    numbers: dict[str, Number | Said] = {"what": what, "value": str(value), "every": every}
     if not near:
-        return UnknownChoiceError(Said("unknown_choice", asked_of))
+        return UnknownChoiceError(Said("unknown_choice", numbers))
     similar = [lowered[name] for name in near[:most]]
     *others, last = similar
     nearest: Said | str = last
     if others:
         nearest = Said("either", {"first": ", ".join(others), "last": last})
-    return UnknownChoiceError(Said("unknown_choice_near", {**asked_of, "near": nearest}))
+    return UnknownChoiceError(Said("unknown_choice_near", {**numbers, "near": nearest}))
 
 
 def shortened(value: object) -> str:

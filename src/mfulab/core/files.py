@@ -130,8 +130,8 @@ def digest(path: Path) -> str:
 
 
 def digests(folder: Path, ending: str) -> list[str]:
-    """ "path digest" of each file below a folder with this ending, sorted. Raises ConfigurationError
-    if one cannot be read."""
+    """Path and digest, separated by a space, of each file below a folder with this ending, sorted.
+    Raises ConfigurationError if one cannot be read."""
     try:
         return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
     except (FileNotFoundError, UnreadableError) as error:
@@ -284,12 +284,14 @@ def write_csv(
     """Writes a CSV file like `write_text`. None becomes an empty cell, lists and dicts become JSON.
     `columns` default to those of the first row."""
     rows = list(rows)
-    names = list(columns if columns is not None else rows[0] if rows else ())
-
+    if columns is None:
+        columns = rows[0] if rows else ()
+    names = list(columns)
     file = io.StringIO()
     writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    for row in rows:
+        writer.writerow({key: _cell(value) for key, value in row.items()})
     write_text(path, file.getvalue())
 
 

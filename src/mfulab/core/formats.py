@@ -67,23 +67,13 @@ def decode(pattern: int, form: Format) -> Decoded:
     elif exponent == ones:
         if not fraction:
             return Decoded(sign, exponent, fraction, signed * math.inf, "infinity")
-        return Decoded(
-            sign,
-            exponent,
-            fraction,
-            math.nan,
-            "quiet NaN" if 2 * fraction >= above else "signalling NaN",
-        )
+        kind = "quiet NaN" if 2 * fraction >= above else "signalling NaN"
+        return Decoded(sign, exponent, fraction, math.nan, kind)
     ulp = math.ldexp(1.0, max(exponent, 1) - ones // 2 - fraction_bits)
-    value = signed * (fraction + above * (exponent > 0)) * ulp
-    return Decoded(
-        sign,
-        exponent,
-        fraction,
-        value,
-        "normal" if exponent else "subnormal" if fraction else "zero",
-        ulp,
-    )
+    if exponent:
+        return Decoded(sign, exponent, fraction, signed * (fraction + above) * ulp, "normal", ulp)
+    kind = "subnormal" if fraction else "zero"
+    return Decoded(sign, exponent, fraction, signed * fraction * ulp, kind, ulp)
 
 
 def encode(value: Fraction, form: Format) -> int:

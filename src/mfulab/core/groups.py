@@ -181,13 +181,13 @@ class WorkloadConfig(Closed):
     )
 
     def conflicts(self) -> Iterator[str]:
-        for key, asked in (
+        for key, value in (
             ("prefetch", self.loader_prefetch),
             ("persistent", self.loader_persistent),
         ):
-            if asked and not self.loader_workers:
-                given = str(asked).lower()
-                yield f"loader_{key}={given} with loader_workers=0: only processes prefetch and persist"
+            if value and not self.loader_workers:
+                shown = str(value).lower()
+                yield f"loader_{key}={shown} with loader_workers=0: only processes prefetch and persist"
         if self.loader_file is not None and self.loader_source != "file":
             yield f"loader_file={self.loader_file} with loader_source={self.loader_source}: give file"
         if self.teacher != "none" and self.mode != "training":

@@ -25,7 +25,7 @@ class Measurement:
     # Higher priority starts first: measurements that others are joined with need a higher one.
     priority: int = 0
     runtime_min: int = 10  # minutes to request from a cluster
-    # whether the lines of a run's `samples.csv` are its rows; its own row then holds the status only
+    # Whether the lines of a run's `samples.csv` are its rows; its own row then holds only a status.
     lines: bool = False
 
     @property

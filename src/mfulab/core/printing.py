@@ -35,12 +35,11 @@ def say(
 def say_json(value: Any, flush: bool = False, **options: Any) -> None:
     """Prints a value as JSON on one line; characters that control a terminal are escaped, not
     removed."""
-    text = json.dumps(value, ensure_ascii=False, **options)
-    letters = (
-        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
-        for letter in text
-    )
-    say("".join(letters), flush=flush)
+    escaped = []
+    for letter in json.dumps(value, ensure_ascii=False, **options):
+        is_shown = letter.isprintable() or letter == "\n"
+        escaped.append(letter if is_shown else json.dumps(letter)[1:-1])
+    say("".join(escaped), flush=flush)
 
 
 def say_over(line: str) -> None:

@@ -33,7 +33,8 @@ class Texts:
         return Texts(self.language, section)
 
     def __call__(self, key: str, **values: Any) -> str:
-        if (template := self._find(key)) is None:
+        template = self._find(key)
+        if template is None:
             raise KeyError(
                 f"language={self.language}: no text {key!r} in section {self.section!r} or common"
             )
@@ -78,9 +79,9 @@ def catalogue(language: str) -> Mapping[str, Any]:
 class _Words(Formatter):
     """Adds formats to those of `str.format`.
 
-    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{t:duration}` has minutes,
-    `{v:speed}` takes TFLOP/s, `{p:percent}` is never 0.0. `{v:significant 2}` has so many digits,
-    `{row[mode]:name mode}` is a word.
+    `{n:run|runs}` picks the singular or plural, `{t:quantity s}` adds an SI prefix and unit,
+    `{t:duration}` formats seconds, `{v:speed}` takes TFLOP/s, `{p:percent}` is never 0.0.
+    `{v:significant 2}` has two digits, `{row[mode]:name mode}` is the word for a mode.
     """
 
     def __init__(self, text: Texts):

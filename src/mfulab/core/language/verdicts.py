@@ -94,27 +94,24 @@ def columns(
     row: Mapping[str, object], uncounted: str | None = None, language: str = "en"
 ) -> dict[str, str]:
     """The verdict columns of a profile row in words; empty columns stay empty."""
-    cause = _text(row, "verdict")
-    reason = _text(row, "verdict_reason")
-    named = Texts(language).name("cause", cause)
+    verdict = Texts(language).name("cause", _text(row, "verdict"))
     disturbed = disturbance(row, language)
+    if disturbed:
+        verdict = Texts(language, "verdict")("while_disturbed", cause=verdict)
     numbers = _read(_text(row, "verdict_numbers"))
     if "name" in numbers:
         numbers["name"] = operator(str(numbers["name"]), numbers.get("share"), row, language)
-    why = {}
-    if "mfu_reason" in row:
-        why["mfu_reason"] = flags(_text(row, "mfu_reason"), language)
-    return {
+    reason = _text(row, "verdict_reason")
+    explanation = sentence(reason, numbers, language) if reason else ""
+    words = {
         "mfu_note": note(row, uncounted, language),
-        "verdict": Texts(language, "verdict")("while_disturbed", cause=named)
-        if disturbed
-        else named,
-        "verdict_reason": "; ".join(
-            filter(None, [disturbed, sentence(reason, numbers, language) if reason else ""])
-        ),
+        "verdict": verdict,
+        "verdict_reason": "; ".join(filter(None, [disturbed, explanation])),
         "verdict_flags": flags(_text(row, "verdict_flags"), language),
-        **why,
     }
+    if "mfu_reason" in row:
+        words["mfu_reason"] = flags(_text(row, "mfu_reason"), language)
+    return words
 
 
 def disturbance(row: Mapping[str, object], language: str = "en") -> str:
@@ -143,15 +140,13 @@ def operator(
     text = Texts(language, "verdict")
     phase_ms = row.get("optimiser_ms")
     time_s = row.get("time_s")
-    measured = False
+    is_long = False  # whether the optimiser's phase is at least as long as this operator
     if isinstance(phase_ms, int | float) and isinstance(time_s, int | float):
-        measured = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
-    if row.get("mode") == "training" and (
-        name.startswith(UPDATES) or (name in IN_UPDATES and measured)
-    ):
-        return text(
-            "update", optimizer=text.name("optimizer", str(row.get("optimizer") or "")), name=name
-        )
+        is_long = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
+    is_update = name.startswith(UPDATES) or (name in IN_UPDATES and is_long)
+    if row.get("mode") == "training" and is_update:
+        optimizer = text.name("optimizer", _text(row, "optimizer"))
+        return text("update", optimizer=optimizer, name=name)
     word = text.name("operator", name)
     if word == name:
         return name

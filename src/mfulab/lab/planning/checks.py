@@ -261,8 +261,8 @@ def _check_rule(name: str, axes: Iterable[Any]) -> None:
 
 
 def _check_json(prefix: str, content: object) -> None:
-    """Raises ConfigurationError, naming the key after `prefix`, for the first key or value in a tree
-    that JSON lacks."""
+    """Raises ConfigurationError for the first key or value in a tree that JSON lacks; the message
+    names the key, after `prefix`."""
     inner: Iterable[tuple[Any, Any]]
     if isinstance(content, Mapping):
         inner = content.items()

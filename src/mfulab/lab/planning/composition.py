@@ -176,8 +176,8 @@ def _compose_one(
 
 @dataclass
 class _SortedOverrides:
-    """The user's overrides: words with one value, words that runs read, and dotted keys with one value
-    for all runs."""
+    """The user's overrides: words with one value, words that runs read, and dotted keys with one
+    value for all runs."""
 
     single: list[str] = field(default_factory=list)
     for_runs: list[str] = field(default_factory=list)

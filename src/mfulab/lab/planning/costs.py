@@ -24,9 +24,9 @@ from mfulab.timing.pace import is_short, pace_for
 
 # Imports of the warm worker, for which the first run waits. A cold disk cache doubles it.
 WORKER_S = ByKind(cpu=6.0, gpu=12.0)
-# A forked run with Snakemake's overhead, without warm-up and windows: the mean of recorded processes
-# if there are some. A rough number is enough, as the ledger of finished runs corrects it. On a GPU
-# it includes the creation of the context.
+# A forked run with Snakemake's overhead, without warm-up and windows: the mean of recorded
+# processes if there are some. A rough number is enough, as the ledger of finished runs corrects
+# it. On a GPU it includes the creation of the context.
 START_S = ByKind(
     cpu={
         "environment": 0.6,
@@ -261,6 +261,8 @@ def _work(run: Run) -> float:
     """Relative work of a run within its measurement, from its config alone: samples × passes, or
     the size of a matmul."""
     config = run.config
-    sizes = list(map(int, str(config.get("size", 1)).split("x")))
+    sides = list(map(int, str(config.get("size", 1)).split("x")))
+    if len(sides) == 1:  # N stands for N×N×N
+        sides *= 3
     passes = 3 if (config.get("workload") or {}).get("mode") == "training" else 1
-    return passes * config.get("batch_size", 1) * math.prod(sizes if len(sizes) > 1 else sizes * 3)
+    return passes * config.get("batch_size", 1) * math.prod(sides)

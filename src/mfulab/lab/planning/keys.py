@@ -101,17 +101,14 @@ class Asked(Closed):
     )
 
 
-# Every key of a composed experiment, whether one of its measurements reads the key or not.
-Experiment = create_model(
-    "Experiment",
-    __base__=Asked,
-    **{
-        name: (field.annotation, field)
-        for measurement in MEASUREMENTS.values()
-        for name, field in measurement.config.model_fields.items()
-        if name not in ("ceiling", "search", "trace")
-    },
-)  # type: ignore[call-overload]
+_FIELDS = dict[str, Any]()
+for _measurement in MEASUREMENTS.values():
+    for _name, _field in _measurement.config.model_fields.items():
+        if _name not in ("ceiling", "search", "trace"):
+            _FIELDS[_name] = (_field.annotation, _field)
+
+# All keys of a composed experiment, even those that none of its measurements reads.
+Experiment = create_model("Experiment", __base__=Asked, **_FIELDS)
 
 
 def group_model(annotation: Any) -> type[BaseModel] | None:

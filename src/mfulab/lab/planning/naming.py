@@ -28,11 +28,10 @@ TUNABLE = (
     "load_time_s",
 )
 # Timing keys of a process that is one of many: a name has the one word "short" for them.
-SHORT_TIMES = [
-    {f"timing.{key}": value for key, value in times.items()}
-    for by_step in SHORT.values()
-    for times in by_step.values()
-]
+SHORT_TIMES = list[Content]()
+for _by_step in SHORT.values():
+    for _times in _by_step.values():
+        SHORT_TIMES.append({f"timing.{key}": value for key, value in _times.items()})
 # The command to type if `make` installed it and the virtual environment is not active.
 OF_MAKE = Path(".venv/bin/snakemake")
 SNAKEMAKE = str(OF_MAKE) if OF_MAKE.exists() and not shutil.which("snakemake") else "snakemake"
@@ -94,7 +93,8 @@ def run_name(config: StepConfig, dotted: Values) -> str:
                 del values[key]
             values["timing"] = "short"
             break
-    name = ",".join(f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED)
+    parts = [f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED]
+    name = ",".join(parts)
     if len(name.encode()) > LONGEST:
         # Each part between commas must stay key=value, see `keep_commas`.
         kept = name[: LONGEST - 13].rpartition(",")[0]
@@ -126,11 +126,17 @@ def short(run: str) -> str:
     >>> short("kernel=torch,size=64,timing.windows=2,parallel.processes=2")
     'torch 64 processes=2'
     """
-    parts = (part.partition("=") for part in run.split(",") if not part.startswith("timing"))
-    return " ".join(
-        f"{key.rpartition('.')[2]}={value}" if "." in key else value or key
-        for key, _, value in parts
-    )
+    words = []
+    for part in run.split(","):
+        if part.startswith("timing"):
+            continue
+        key, _, value = part.partition("=")
+        if "." in key:
+            last_key = key.rpartition(".")[2]
+            words.append(f"{last_key}={value}")
+        else:
+            words.append(value or key)
+    return " ".join(words)
 
 
 def _text(value: Any) -> str:

@@ -28,10 +28,10 @@ def from_snakemake(
     Args:
         config: keys as `--config` or a file gives them. A mapping holds nested keys, and the text
             `overrides="a.b=1 …"` dotted ones.
-        shipped: content of the config tree's own `config.yaml`. If `config` is a changed copy of that
-            file, as in a workflow that snakedeploy has deployed, only the changes count.
-        typed: the part of `config` that was given on the command line, which counts even if it changes
-            nothing.
+        shipped: content of the config tree's own `config.yaml`. If `config` is a changed copy of
+            that file, as in a workflow that snakedeploy has deployed, only the changes count.
+        typed: the part of `config` that was given on the command line, which counts even if it
+            changes nothing.
     """
     keys = dict(config)
     if ROOT in keys:

@@ -147,7 +147,8 @@ def plan(
     planner = _Planner(composed, hardware, device, emulated, memory_bytes)
     base = composed.base
     report = base["report"]
-    for step in () if report.get("recorded") else base["steps"]:
+    steps = [] if report.get("recorded") else base["steps"]
+    for step in steps:
         for combination in planner.combinations(step):
             planner.add(step, combination)
     if planner.runs:

@@ -186,8 +186,8 @@ class _Module:
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
-            place = of_source(f"{path}:{error.lineno}", f"{error.msg}.")
-            raise ConfigurationError(place) from error
+            location = of_source(f"{path}:{error.lineno}", f"{error.msg}.")
+            raise ConfigurationError(location) from error
         for statement in tree.body:
             if not isinstance(statement, DEFINITIONS):
                 self._import(statement)
@@ -424,8 +424,10 @@ def _resolve(names: Sequence[str], aliases: Mapping[str, Node]) -> Node | None:
         rest = list(names[length:])
         while name == ALL and rest and _is_ours(module, rest[0]):
             module = f"{module}.{rest.pop(0)}"
+        if module and name == ALL and rest:
+            return module, rest[0]
         if module:
-            return module, rest[0] if name == ALL and rest else name
+            return module, name
     return None
 
 
