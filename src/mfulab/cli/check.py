@@ -335,7 +335,7 @@ def _with_reference(reading: Value, reference: Reference) -> Value:
 
 
 def _judged_percent(name: str, reading: Value, reference: Reference) -> Value:
-    """Judges a percentage of time with a lowered clock, which needs no reference."""
+    """Judges a percentage of time, such as that with a lowered clock; it needs no reference."""
     value = reading["value"]
     source = reference.source
     state: State = "unknown"

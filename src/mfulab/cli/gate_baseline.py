@@ -53,8 +53,8 @@ def sampled(
     clock: Callable[[], float],
     say: Callable[[Said], object],
 ) -> list[float]:
-    """Times of a command in several runs. Ends once the interval is a third of `noticeable`, or the
-    next run would exceed `minutes`."""
+    """Times of a command in several runs. Ends once the relative half-width of their interval is
+    below a third of `noticeable`, or another run would exceed `minutes`."""
     began = clock()
     values = list[float]()
     while len(values) < MOST:

@@ -100,9 +100,13 @@ def jobs_of(url: str, hours: float) -> list[Record]:
         for series in answers:
             labels = _workload_labels(series.labels, is_exported)
             names = _names(labels, users)
-            if names is not None:
-                row = rows.setdefault(names, _empty_row(*names))
-                row[column] = series.value
+            if names is None:
+                continue
+            if names not in rows:
+                user, job, device = names
+                empty = dict.fromkeys(COLUMNS)
+                rows[names] = empty | {"user": user, "job": job, "device": device}
+            rows[names][column] = series.value
     if not rows:
         without: Numbers = {"metric": BUSY, "hours": hours, "labels": ", ".join(JOB)}
         raise ConfigurationError(of_source(f"--jobs {url}", Said("no_label_of_jobs", without)))
@@ -126,10 +130,6 @@ def _names(labels: Mapping[str, str], users: Mapping[str, str]) -> tuple[str, st
         return None
     user = users.get(job) or _first(labels, USER)
     return user, job, labels.get("modelName", "")
-
-
-def _empty_row(user: str, job: str, device: str) -> Record:
-    return dict.fromkeys(COLUMNS) | {"user": user, "job": job, "device": device}
 
 
 def _fill(row: Record) -> None:

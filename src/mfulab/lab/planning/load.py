@@ -71,7 +71,8 @@ def load(config: Values, folder: Path = CONFIG) -> Planned:
 
 def of_overrides(overrides: Sequence[str], folder: Path = CONFIG) -> Planned:
     """Plans for Hydra's overrides, from the cache if possible. Raises ConfigurationError."""
-    cached = _cache_folder() / f"{_fingerprint(overrides, folder)}.json"
+    plans_folder = platformdirs.user_cache_path(PACKAGE.name) / "plans"
+    cached = plans_folder / f"{_fingerprint(overrides, folder)}.json"
     plans = _read_plans(cached)
     if plans:
         return Planned(plans, cached)
@@ -115,10 +116,6 @@ def script(name: str) -> str:
         return f"scripts/{name}.py"
     files = {"run": "lab/runtime/run.py", "command": "__main__.py"}
     return str(PACKAGE / files[name])
-
-
-def _cache_folder() -> Path:
-    return platformdirs.user_cache_path(PACKAGE.name) / "plans"
 
 
 def device_of(base: Values) -> tuple[str, str, Mapping[str, Said], float | None]:

@@ -71,7 +71,7 @@ class Workflow:
         recorded = self.plans[0].recorded
         self.slides = [f"reports/slides/{text}_{language}" for language in LANGUAGES if text]
         self.recorded = ["--recorded", recorded] if recorded else []
-        # GPUs that rules reserve during which nothing may be measured.
+        # GPUs that a rule reserves so that nothing is measured meanwhile: 1 if the runs use GPUs.
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))
         self.other_manifests = self._other_manifests()
         # Option that also shows folders without a plan, copied from other machines.

@@ -155,8 +155,8 @@ class Rest:
         left_s = 0.0
         for name, group_s in self._left_s.items():
             left_s += group_s * self._ledger.slower(name)
-        wall_per_run_s = elapsed_s / self._ledger.took_s  # below 1 if runs overlap
-        return max(0.0, left_s) * wall_per_run_s + self._finish_s * self._ledger.slower("")
+        wall_ratio = elapsed_s / self._ledger.took_s  # below 1 if runs overlap
+        return max(0.0, left_s) * wall_ratio + self._finish_s * self._ledger.slower("")
 
 
 def _mean(values: Collection[float]) -> float:
