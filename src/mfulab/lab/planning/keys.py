@@ -38,7 +38,7 @@ def recording(name: str) -> str:
 
 
 class Report(Closed):
-    """Options of the report. They are no part of a run, so that changing them measures nothing."""
+    """Options of the report: no part of a run, so a change measures nothing."""
 
     language: Literal[*LANGUAGES] = Field("en", description="Language of page and figures.")  # type: ignore[valid-type]
     rows: Literal["planned", "all"] = Field(
