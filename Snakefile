@@ -1,4 +1,4 @@
-# MFU versus utilization, measured: config/ → plan → one measurement a run → tables → figures → one page.
+# Measures MFU versus utilization: config/ → plan → one process per run → tables → figures → one page.
 #   snakemake --cores 1 report
 #   snakemake --cores 1 report --config experiment=kernels precision=bf16 size=1024,2048
 from snakemake.utils import min_version
@@ -9,7 +9,7 @@ min_version("9.20")
 report: "workflow/report/workflow.rst"
 
 
-# Devices belong to one machine; a cluster hands out its own, so jobs there do not share these counts.
+# Counts of devices hold for one machine. Jobs on a cluster do not share them, as it assigns devices itself.
 resource_scopes:
     gpu="local",
     cpu_measurement="local",
@@ -20,8 +20,8 @@ include: "workflow/rules/measure.smk"
 include: "workflow/rules/report.smk"
 
 
-# Here, because Snakemake takes no default target from an included file. It holds the rows too: one that was lost is
-# measured again even where the page is newer.
+# In this file, because Snakemake takes no default target from an included one. The rows are inputs too, so that a
+# lost one is measured again even if the page is newer.
 rule report:
     default_target: True
     input:

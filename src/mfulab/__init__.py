@@ -1,5 +1,5 @@
-"""mfulab measures how much of a device's arithmetic a model really uses, beside how busy the device
-says it is."""
+"""Measures how much of a device's arithmetic throughput a model uses (MFU), next to the utilization
+that the device reports."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The library's functions, imported at their first use, so that planning does not wait for
-    torch."""
+    """Imports a public function at its first use, so that planning need not wait for torch. Raises
+    ModuleNotFoundError naming the extra to install if a package is missing."""
     if name not in _LIBRARY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -12,7 +12,7 @@ import torch
 from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT
 
-from mfulab.cli import check, check_told
+from mfulab.cli import check, check_text
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.core.language.sentences import sentence
@@ -137,8 +137,12 @@ def test_nodes_of_an_unknown_device_are_judged_by_their_median():
         for number, value in enumerate((1.0, 1.1, 0.4))
     ]
     assert {line["state"] for line in unknown} == {"unknown"}
-    assert [line["state"] for line in check._among(unknown)] == ["healthy", "healthy", "low"]
-    assert {line["state"] for line in check._among(unknown[1:])} == {"unknown"}
+    assert [line["state"] for line in check._judge_by_nodes(unknown)] == [
+        "healthy",
+        "healthy",
+        "low",
+    ]
+    assert {line["state"] for line in check._judge_by_nodes(unknown[1:])} == {"unknown"}
 
 
 def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
@@ -146,8 +150,8 @@ def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
     hot["other_processes_percent"] = {"value": 90.0, "unit": "%", "reason": ""}
     judged = check.judged(line_of("n", None, **hot), {})
     assert judged["state"] == "low"
-    assert "power_capped_percent" not in check_told.low(judged)
-    assert "other_processes_percent" not in check_told.low(judged)
+    assert "power_capped_percent" not in check_text.low(judged)
+    assert "other_processes_percent" not in check_text.low(judged)
 
 
 # What others report of two cards limited to 70 and 72 W: far below their boost clocks, and nothing
@@ -178,7 +182,7 @@ def test_rates_of_a_card_that_its_power_limit_holds_are_judged_at_its_clock(
     line = check.judged(
         {"node": "n", "device": name, "kind": "cuda", "values": values}, check.printed(values)
     )
-    assert line["state"] == state, check_told.low(line)
+    assert line["state"] == state, check_text.low(line)
     held = line["values"]["fp32_tflop_s"]
     assert (held["source"], held["at_mhz"]) == ("datasheet", clock if capped > 50 else None)
 
@@ -277,7 +281,7 @@ NO_CHECKS = [
 
 def test_a_line_of_any_version_is_shown(tmp_path, capsys):
     (tmp_path / "old").write_text(given())
-    assert main(["check", "--table", str(tmp_path / "old")]) == check_told.STATUS["low"]
+    assert main(["check", "--table", str(tmp_path / "old")]) == check_text.STATUS["low"]
     assert "n1" in capsys.readouterr().out
 
 
@@ -338,13 +342,13 @@ def card(number, bf16, copies=50.0):
     ids=["one slow", "as usual", "of two nobody knows which"],
 )
 def test_cards_of_one_node_are_compared_with_one_another(cards, low):
-    judged = check.beside([card(number, speed) for number, speed in enumerate(cards)])
+    judged = check.judge_cards([card(number, speed) for number, speed in enumerate(cards)])
     assert [line["node"] for line in judged if line["state"] == "low"] == low
 
 
 def test_a_slow_link_of_one_card_is_named():
-    judged = check.beside([card(number, 700, 50 if number else 12.5) for number in range(4)])
-    assert check_told.low(judged[0]) == "host_to_device_gb_s −75 % (median of the cards)"
+    judged = check.judge_cards([card(number, 700, 50 if number else 12.5) for number in range(4)])
+    assert check_text.low(judged[0]) == "host_to_device_gb_s −75 % (median of the cards)"
     assert [line["state"] for line in judged[1:]] == ["healthy"] * 3
 
 
@@ -380,10 +384,10 @@ def test_a_card_s_links_are_held_against_its_most(changed, wrong, gpu, monkeypat
 
 def test_of_eight_cards_the_slow_one_is_named_in_a_sentence_and_a_bar(capsys):
     lines = [card(number, 700 - number % 2) for number in range(7)] + [card(7, 600)]
-    said = check_told.told_beside(lines, "NVIDIA H200")
+    said = check_text.cards_sentence(lines, "NVIDIA H200")
     assert (said.key, said.numbers["card"], said.numbers["count"]) == ("card_low", "n1 GPU-7", 8)
     assert said.numbers["short"] == pytest.approx(100 * (1 - 600 / 699.5))
-    check_told.show_beside(lines)
+    check_text.show_cards(lines)
     first, *bars = capsys.readouterr().out.splitlines()
     assert "n1 GPU-7" in first
     lengths = {line.split()[1]: line.count("█") for line in bars}
@@ -396,7 +400,7 @@ def test_of_eight_cards_the_slow_one_is_named_in_a_sentence_and_a_bar(capsys):
 )
 def test_cards_that_are_alike_or_too_few_are_said_to_be(speeds, key):
     lines = [card(number, speed) for number, speed in enumerate(speeds)]
-    assert check_told.told_beside(lines, "NVIDIA H200").key == key
+    assert check_text.cards_sentence(lines, "NVIDIA H200").key == key
 
 
 def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
@@ -423,7 +427,7 @@ def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):
     read = {"node": "n", "device": "d", "kind": "cpu", "values": values}
     judged = check.judged(read, {"memory_gb_s": check.Reference(18.0, "datasheet", 645.0)})
     monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
-    check_told.show(judged)
+    check_text.show(judged)
     shown = " ".join(capsys.readouterr().out.split())
     text = Texts("ko", "check")
     source = text("at_clock", source=text.name("checked_against", "datasheet"), clock=645.0)

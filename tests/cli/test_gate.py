@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.processes import pid_in, until
 
-from mfulab.cli import gate, gate_told
+from mfulab.cli import gate, gate_text
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.core.language.verdicts import say
@@ -321,6 +321,6 @@ def test_json_keeps_its_english_in_every_language(monkeypatch, capsys):
 
 
 def test_progress_is_said_off_a_terminal_too(monkeypatch, capsys):
-    monkeypatch.setattr(gate_told, "SAID_EVERY_S", 0.0)
+    monkeypatch.setattr(gate_text, "SAID_EVERY_S", 0.0)
     assert main(["gate", *QUICK, "true", "sleep 0.2"]) == 1
     assert "round 1 of at most" in capsys.readouterr().err

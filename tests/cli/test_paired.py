@@ -20,7 +20,7 @@ input()
 
 def test_a_second_one_is_refused_and_removes_nothing_of_the_first(tmp_path, monkeypatch, capsys):
     place = tmp_path / "results/paired"
-    monkeypatch.setattr(paired, "PLACE", place)
+    monkeypatch.setattr(paired, "FOLDER", place)
     (place / "old").mkdir(parents=True)
     (tmp_path / "scripts").mkdir()  # as a checkout has
     command = [sys.executable, "-c", HOLD, str(place)]

@@ -42,8 +42,8 @@ def kept(path, number, **_):
 
 if __name__ == "__main__":
     from mfulab.cli import trace_ranks
-    trace_ranks._keep = kept
-    list(trace_ranks._kept([sys.argv[1]] * 2, 2, Path(), {}))
+    trace_ranks._summarise = kept
+    list(trace_ranks._summaries([sys.argv[1]] * 2, 2, Path(), {}))
 """
 
 

@@ -13,18 +13,19 @@ snakemake_workarounds.keep_commas(workflow)
 lab = Workflow(config, is_main=workflow.is_main_process, typed=workflow.config_settings.config)
 snakemake_workarounds.begin_before_executing(workflow, lab)
 
-# `measure STEP …` and `mfulab COMMAND …` in a rule's shell command: in the warm worker, or directly without one.
+# Defines `measure STEP …` and `mfulab COMMAND …` for shell commands. They run in the warm worker, or directly if there
+# is none.
 shell.prefix(lab.warm)
 
-# Recordings of this folder, else those beside the Snakefile, which may be that of a module from elsewhere.
+# Recordings of the current folder, or those next to this Snakefile, which another project may use as a module.
 REFERENCE = Path("results/reference")
 if not REFERENCE.is_dir():
-    beside = Path(str(workflow.current_basedir)).parent.parent / REFERENCE
-    REFERENCE = beside if beside.is_dir() else REFERENCE
+    shipped = Path(str(workflow.current_basedir)).parent.parent / REFERENCE
+    REFERENCE = shipped if shipped.is_dir() else REFERENCE
 lab.reference = str(REFERENCE)
 
-# A page of the rows that there are. Snakemake, which does not see it, finds results/tables/whole_page missing, which
-# stands for its own page, and makes that anew.
+# Writes a page of the rows measured so far, outside Snakemake's rules. Without results/tables/whole_page, an output of
+# the rule `page`, Snakemake writes the complete page later.
 PARTIAL_PAGE = (
     "rm -f results/tables/whole_page"
     " && mfulab tables --partial --manifest {params.planned_manifests:q}"
@@ -34,7 +35,7 @@ PARTIAL_PAGE = (
 )
 
 
-# Beside the Snakefile, which may be that of a module from elsewhere.
+# Relative to this file, as another project may use the workflow as a module.
 TOPICS = workflow.source_path("../../docs/seminar.yaml")
 
 
@@ -43,7 +44,7 @@ wildcard_constraints:
     run="[^/]+",
 
 
-# Functions and no directives: of a module's handlers Snakemake runs none.
+# Functions instead of the directives onstart, onsuccess and onerror, which Snakemake ignores in a module.
 def started(log):
     snakemake_workarounds.end_in_order(workflow.scheduler, workflow.local_exec)
     snakemake_workarounds.keep_no_output_older(workflow.dag)
@@ -52,14 +53,14 @@ def started(log):
 
 
 def succeeded(log):
-    # English is the page's unless another is asked for, but the terminal's own may be another.
-    asked = "" if lab.language == "en" else f" --language {lab.language}"
-    shell(f"trap '' INT TERM; mfulab summary{asked}")
+    # If the page's language is the default, the summary is in that of the terminal.
+    language = "" if lab.language == "en" else f" --language {lab.language}"
+    shell(f"trap '' INT TERM; mfulab summary{language}")
     lifetime.stop()
 
 
 def failed(log):
-    if lab.shows_what_there_is(workflow.dag.needrun_jobs()):
+    if lab.can_write_partial_page(workflow.dag.needrun_jobs()):
         shell(
             f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true",
             params=SimpleNamespace(
@@ -79,6 +80,6 @@ def figures_with_data(wildcards):
     return expand("reports/figures/{figure}.svg", figure=listed.split())
 
 
-# Further processes start on this machine: a cluster's jobs have no part in it.
+# Only for local sweeps, as `mfulab refine` starts its processes on this machine.
 def refined(wildcards):
     return lab.inputs.refined(wildcards) if workflow.local_exec else []

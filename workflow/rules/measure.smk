@@ -1,26 +1,26 @@
-# One rule a measurement: a run's config in, its row out, whatever happens.
-for each in MEASUREMENTS.values():
+# One rule per measurement. Its input is a run's config, its output the run's row, even if the run fails.
+for measurement in MEASUREMENTS.values():
 
     rule:
         name:
-            each.step
+            measurement.step
         input:
-            config=inspected(lab.inputs.planned(f"results/{each.folder}/config.json")),
-            sources=inspected(lab.inputs.sources(each.step)),
-            previous=inspected(lab.inputs.previous(f"results/{each.folder}/row.csv")),
+            config=inspected(lab.inputs.planned(f"results/{measurement.folder}/config.json")),
+            sources=inspected(lab.inputs.sources(measurement.step)),
+            previous=inspected(lab.inputs.previous(f"results/{measurement.folder}/row.csv")),
         output:
-            row=f"results/{each.folder}/row.csv",
+            row=f"results/{measurement.folder}/row.csv",
         log:
-            f"results/{each.folder}/log",
-        priority: lab.inputs.priority(each)
+            f"results/{measurement.folder}/log",
+        priority: lab.inputs.priority(measurement)
         conda:
             "../envs/tools.yaml"
         threads: 1
         resources:
-            **lab.inputs.resources(each),
+            **lab.inputs.resources(measurement),
         params:
-            step=each.step,
+            step=measurement.step,
         message:
-            each.message
+            measurement.message
         shell:
             "measure {params.step} --config {input.config:q} > {log:q} 2>&1"

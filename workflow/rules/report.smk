@@ -1,4 +1,4 @@
-# On a cluster these run where the workflow was started: they take seconds and need no device.
+# These take seconds and need no device, so that they run where the workflow was started, also with a cluster.
 localrules:
     tables,
     figure,
@@ -13,7 +13,7 @@ localrules:
     refine,
 
 
-# A checkpoint: only joined rows tell which figures have something to draw.
+# A checkpoint, as only the joined rows show which figures have data.
 checkpoint tables:
     input:
         planned=lab.inputs.manifests,
@@ -43,7 +43,8 @@ checkpoint tables:
         " && mfulab figures --list {output.figures:q} --formats svg) > {log:q} 2>&1"
 
 
-# After what the first sentence needs; nothing is measured beside it.
+# Runs after the measurements for the page's first sentence. It reserves the device, so that nothing is measured
+# meanwhile.
 rule first_page:
     input:
         lab.inputs.headline_rows,
@@ -67,7 +68,7 @@ rule first_page:
         f"({PARTIAL_PAGE} && echo {{output}} > {{output:q}}) > {{log:q}} 2>&1"
 
 
-# What a budget leaves goes to the runs that are known least, process by process.
+# Spends the rest of a budget on further processes of the runs with the widest intervals.
 rule refine:
     input:
         lab.inputs.rows,
@@ -117,7 +118,8 @@ rule figure:
         " > {log:q} 2>&1"
 
 
-# What the page does not need, drawn where it is asked for; after the SVG, which is anew where these are stale.
+# Formats that the page does not need, drawn on request. The SVG is their input, as it is drawn again when they are
+# outdated.
 rule picture:
     input:
         "reports/figures/{figure}.svg",
@@ -137,7 +139,7 @@ rule picture:
         " > {log:q} 2>&1"
 
 
-# Numbers that need no measuring: computed once, and anew where the counting changed.
+# Numbers that need no measurement: computed once, and again when the code that counts has changed.
 rule seminar:
     input:
         sources=lab.drawn.module_sources("mfulab.lab.tables.seminar"),
@@ -157,7 +159,7 @@ rule page:
     input:
         tables=expand("results/tables/{table}.csv", table=TABLES),
         seminar="results/tables/seminar.csv",
-        comparison=glob("results/tables/comparison.csv"),  # of `mfulab compare --out`
+        comparison=glob("results/tables/comparison.csv"),  # from `mfulab compare --out`
         figures=figures_with_data,
         sources=lab.drawn.module_sources(
             "mfulab.lab.report.page.document", "mfulab.lab.report.figures.*"
@@ -178,7 +180,7 @@ rule page:
         " && touch {output.whole:q}) > {log:q} 2>&1"
 
 
-# A lecture's figures, in the order of its topics; a folder, so that none stays whose data are gone.
+# A lecture's figures in the order of its topics. The output is a folder, so that figures without data are removed.
 rule slides:
     input:
         tables=expand("results/tables/{table}.csv", table=TABLES),
@@ -202,6 +204,6 @@ rule figures:
         lab.slides or figures_with_data,
 
 
-rule rows:  # the measurements alone: what a machine does whose results are collected elsewhere
+rule rows:  # only measures, for a machine whose results are collected elsewhere
     input:
         lab.inputs.rows,

@@ -1,4 +1,4 @@
-"""`mfulab bits`: what a bit pattern is in a number format, and which pattern a value has."""
+"""`mfulab bits`: decodes a bit pattern of a number format, or encodes a value."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from mfulab.core.said import Numbers, Said, of_source, said_by
 PATTERN = re.compile(r"0[xXbB][0-9a-fA-F_]+")
 VALUE = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d{1,4})?")
 WHOLE = re.compile(r"[+-]?\d+")
-LONGEST = 400  # letters: the longest finite value of fp64 has 309 digits
+LONGEST = 400  # characters: the longest finite value of fp64 has 309 digits
 
 
 @command("bits", "bits 0x7fc00000 --format fp32")
@@ -31,39 +31,39 @@ LONGEST = 400  # letters: the longest finite value of fp64 has 309 digits
 )
 @AS_JSON
 def show(pattern: str, name: str, as_json: bool) -> None:
-    """Prints the parts, value and kind of a pattern (0x7fc00000, 0b…), or of a value's pattern
-    (0.1, 1.0, 1e-3)."""
+    """Prints the fields, value and kind of a pattern (0x7fc00000, 0b…), or of the pattern of a
+    value (0.1, 1.0, 1e-3). Raises ConfigurationError for any other text."""
     form = FORMATS[name]
     if len(pattern) > LONGEST:
         too_long = Said("pattern_too_long", {"most": LONGEST})
         raise ConfigurationError(of_source(f"pattern={pattern[:12]}…", too_long))
-    asked = None
+    exact = None
     if VALUE.fullmatch(pattern):
-        asked = Fraction(pattern)
-        word = encode(asked, form)
+        exact = Fraction(pattern)
+        bits = encode(exact, form)
     else:
-        word = _word(pattern)
+        bits = _parse_bits(pattern)
     try:
-        number = decode(word, form)
+        number = decode(bits, form)
     except ValueError as error:
         raise ConfigurationError(of_source(f"pattern={pattern}", said_by(error))) from None
     off = None
-    if asked is not None and math.isfinite(number.value):
-        off = float(Fraction(number.value) - asked)
+    if exact is not None and math.isfinite(number.value):
+        off = float(Fraction(number.value) - exact)
     if as_json:
-        fields = {"format": name, "pattern": f"{word:#x}", **asdict(number)}
-        del fields["value"]  # which the answer has: JSON has no infinity and no NaN
+        fields = {"format": name, "pattern": f"{bits:#x}", **asdict(number)}
+        del fields["value"]  # the answer has it, without infinity and NaN, which JSON lacks
         answer = answered(number.value, "", "exact")
-        say_json(answer.line(fields if asked is None else fields | {"off": off}))
+        say_json(answer.line(fields if exact is None else fields | {"off": off}))
         return
-    for key, fact in _facts(word, number, form).items():
+    for key, fact in _facts(bits, number, form).items():
         say(f"{key:10}{fact}")
     if off is not None:
         say(f"{'off by':10}{off!r}" if off else f"{'off by':10}0, exact")
 
 
-def _word(pattern: str) -> int:
-    """Bits as an integer. Raises ConfigurationError for what is none, or could be a value too."""
+def _parse_bits(pattern: str) -> int:
+    """Parses a bit pattern. Raises ConfigurationError if it is not one, or could be a value too."""
     if WHOLE.fullmatch(pattern):
         either: Numbers = {"pattern": pattern, "bits": f"{int(pattern):#x}"}
         raise ConfigurationError(Said("value_or_bits", either))
@@ -75,17 +75,17 @@ def _word(pattern: str) -> int:
         raise ConfigurationError(of_source(f"pattern={pattern}", Said("no_bits"))) from None
 
 
-def _facts(word: int, number: Decoded, form: Format) -> dict[str, object]:
-    """Lines to print: the bits in their three fields, and what each of them is."""
-    bits = f"{word:0{form.bits}b}"
-    before = 1 + form.exponent_bits
+def _facts(bits: int, number: Decoded, form: Format) -> dict[str, object]:
+    """Lines to print, by name: the bits split into their three fields, and each field's value."""
+    digits = f"{bits:0{form.bits}b}"
+    fraction_begins = 1 + form.exponent_bits
     bias = (1 << form.exponent_bits - 1) - 1
     return {
-        form.name: f"{bits[0]} {bits[1:before]} {bits[before:]}",
-        "pattern": f"{word:#x}",
+        form.name: f"{digits[0]} {digits[1:fraction_begins]} {digits[fraction_begins:]}",
+        "pattern": f"{bits:#x}",
         "sign": number.sign,
         "exponent": f"{number.exponent}, bias {bias}",
-        "fraction": f"{number.fraction} of {1 << form.bits - before}",
+        "fraction": f"{number.fraction} of {1 << form.bits - fraction_begins}",
         "value": repr(number.value),
         "kind": number.kind,
         "ULP": "none" if number.ulp is None else repr(number.ulp),

@@ -1,5 +1,5 @@
-"""`mfulab check`: whether a node's device is as fast as its recording, its datasheet or an earlier
-check says."""
+"""`mfulab check`: compares the speed of a node's device with its recording, its datasheet or an
+earlier check."""
 
 import os
 import re
@@ -14,10 +14,10 @@ from typing import NamedTuple
 import click
 from pydantic import BaseModel
 
-from mfulab.cli import check_told
-from mfulab.cli.check_told import (
+from mfulab.cli import check_text
+from mfulab.cli.check_text import (
+    CARD_FLOOR,
     NOTHING_KNOWN,
-    OF_EQUALS,
     STATUS,
     Line,
     Source,
@@ -39,41 +39,37 @@ from mfulab.device import ByKind, cpu, identity, is_gpu, visible
 from mfulab.device.local_peak import local_name, local_peak
 
 RECORDINGS = Path("results/reference")
-# The share of a reference below which a value is low. Neighbours take more of a CPU than anything
-# takes of a GPU.
+# Share of a reference below which a value is low. Other processes disturb a CPU more than a GPU.
 TOLERATED = ByKind(cpu=0.75, gpu=0.9)
-# Of what a datasheet prints: the best matmul of a healthy H100 reaches 70 to 81 % of it, a triad 90
-# %, a clock 71 %.
+# The same for references from a datasheet: the best matmul of a healthy H100 reaches 70 to 81 % of
+# its peak, a triad 90 % of its bandwidth, a clock 71 %.
 FLOORS = {"tflop_s": 0.6, "gb_s": 0.75, "mhz": 0.6}
-MOST_HELD_BACK = 5.0  # percent of the time, by heat or the power brake
-# percent of the time: from which on the power limit decides the clock, as of cards of 70 W
+MOST_HELD_BACK = 5.0  # percent of the time that heat or the power brake may lower the clock
+# Percent of the time at the power limit above which that limit sets the clock, as on 70 W cards.
 SETS_CLOCK = 50.0
-SHOWN = (
-    "power_capped_percent",
-    "other_processes_percent",
-)  # a power limit is where a GPU is to work
-UNALIKE = {"--baseline", "--table", "--cards"}  # of which one excludes the others
+# Shown but not judged: a GPU is meant to work at its power limit.
+NOT_JUDGED = ("power_capped_percent", "other_processes_percent")
+EXCLUSIVE = {"--baseline", "--table", "--cards"}  # options that exclude each other
 KEYS = {"node", "device", "kind", "values", "state"}
-LINE = re.compile(
-    r'\{"(?:answer|node)"'
-)  # as `--json` begins it; srun --label puts a number in front
+# Beginning of a line of `--json`; srun --label puts a number before it.
+LINE = re.compile(r'\{"(?:answer|node)"')
 LINKS = ("pcie_lanes", "pcie_generation", "nvlinks")
 
 
 class Reference(NamedTuple):
-    """The number that a value is held against, and whose it is."""
+    """The number that a value is compared with, and its source."""
 
     value: float | None
     source: Source
-    at_mhz: float | None = None  # the clock that the power limit left, of a rate at that clock
+    at_mhz: float | None = None  # the clock of a rate that is scaled to the power limit's clock
 
 
 NO_REFERENCE = Reference(None, "")
-References = dict[str, Reference]  # by the value's name
+References = dict[str, Reference]  # keyed by the value's name
 
 
-class _GivenValue(BaseModel):
-    """A value of a line from a file, as any version has printed it."""
+class _ValueOfFile(BaseModel):
+    """A value in a line that an earlier check, of any version, has printed."""
 
     value: float | None
     unit: str = ""
@@ -85,13 +81,13 @@ class _GivenValue(BaseModel):
     state: State = "unknown"
 
 
-class _GivenLine(BaseModel):
-    """A line from a file."""
+class _LineOfFile(BaseModel):
+    """A line that an earlier check has printed."""
 
     node: str
     device: str
     kind: str
-    values: dict[str, _GivenValue]
+    values: dict[str, _ValueOfFile]
     state: State
 
 
@@ -137,64 +133,57 @@ def run(
     as_json: bool,
     as_prometheus: bool,
 ) -> int:
-    """Checks this node's device, or shows the lines of others; `STATUS` has the exit status of each
-    state."""
-    given = {
+    """Checks this node's device, its cards, or shows lines of earlier checks. Returns the exit
+    status, see `STATUS`. Raises ConfigurationError for options that exclude each other."""
+    options = {
         "--baseline": baseline,
         "--table": nodes,
         "--cards": cards,
         "--json": as_json,
         "--prometheus": as_prometheus,
     }
-    chosen = []
-    for name, value in given.items():
-        if value:
-            chosen.append(name)
-    shown = []
-    for name in chosen:
-        if name not in ("--baseline", "--cards"):
-            shown.append(name)
-    if len(shown) > 1 or [*UNALIKE & {*chosen}][1:]:
+    chosen = [name for name, value in options.items() if value]
+    outputs = [name for name in chosen if name not in ("--baseline", "--cards")]
+    if len(outputs) > 1 or len(EXCLUSIVE.intersection(chosen)) > 1:
         raise ConfigurationError(Said("give_one_option", {"options": ", ".join(chosen)}))
     if cards:
         return _run_cards(device, as_json)
     if nodes is not None:
-        lines = _among(
-            _lines(nodes, sys.stdin if nodes == "-" else read_given(Path(nodes)).splitlines())
-        )
-        check_told.show_nodes(lines)
+        texts = sys.stdin if nodes == "-" else read_given(Path(nodes)).splitlines()
+        lines = _judge_by_nodes(_lines(nodes, texts))
+        check_text.show_nodes(lines)
         return _status(lines)
     line = _checked(device, baseline)
     if as_json:
         say_json(answer(line).line({**line}))
     elif as_prometheus:
-        say("\n".join(check_told.prometheus(line)))
+        say("\n".join(check_text.prometheus(line)))
     else:
-        check_told.show(line)
+        check_text.show(line)
     return STATUS[line["state"]]
 
 
 def _run_cards(device: str, as_json: bool) -> int:
-    """Checks each GPU of this node in a process of its own, one after the other, and compares
-    them."""
-    lines = beside(list(_each_card(device)))
+    """Checks the GPUs of this node one after the other, each in its own process, and compares them.
+    Returns the exit status."""
+    lines = judge_cards(list(_each_card(device)))
     if as_json:
         for line in lines:
             say_json(answer(line).line({**line}))
     else:
-        check_told.show_nodes(lines)
-        check_told.show_beside(lines)
+        check_text.show_nodes(lines)
+        check_text.show_cards(lines)
     return _status(lines)
 
 
 def _status(lines: Iterable[Line]) -> int:
-    """The exit status of the worst of several lines."""
+    """Exit status of the worst of several lines."""
     return STATUS[min((line["state"] for line in lines), key=[*STATUS].index)]
 
 
 def answer(line: Line) -> Answer:
-    """The lowest share of a reference, in %; none where nothing is known of the device, doubtful
-    where anything is low."""
+    """The lowest share of a reference, in %. It has no value if nothing is known of the device, and
+    a doubt if anything is low."""
     compared = [value for value in line["values"].values() if value.get("share") is not None]
     doubt: dict[str, Numbers] = {}
     for name, value in line["values"].items():
@@ -202,8 +191,8 @@ def answer(line: Line) -> Answer:
             doubt[name] = {"value": value["value"], "reference": value.get("reference")}
     if not compared:
         because = str(NOTHING_KNOWN)
-        none = unanswered("%", Said("no_reference", {"because": because}))
-        return replace(none, doubt=doubt)
+        without_value = unanswered("%", Said("no_reference", {"because": because}))
+        return replace(without_value, doubt=doubt)
     lowest = min(compared, key=lambda value: value["share"] or 0.0)
     return answered(
         100 * (lowest["share"] or 0.0),
@@ -230,36 +219,36 @@ def _each_card(device: str) -> Iterator[Line]:
         yield line
 
 
-def beside(lines: Sequence[Line]) -> list[Line]:
-    """Judges cards of one node by one another too: one that falls short of the median of those of
-    its kind is low. With two it is unknown which is."""
+def judge_cards(lines: Sequence[Line]) -> list[Line]:
+    """Also judges the cards of one node by each other: low if below the median of equal cards. With
+    fewer than three there is no median."""
     judged_lines = list[Line]()
     for line in lines:
-        middle = medians(lines, line["device"])
+        median_of = medians(lines, line["device"])
         values = dict[str, Value]()
         for name, reading in line["values"].items():
-            values[name] = _beside_median(name, reading, middle.get(name))
+            values[name] = _judge_by_median(name, reading, median_of.get(name))
         is_low = line["state"] == "low" or values != line["values"]
         state: State = "low" if is_low else line["state"]
         judged_lines.append({**line, "values": values, "state": state})
     return judged_lines
 
 
-def _beside_median(name: str, reading: Value, middle: float | None) -> Value:
-    """The reading, judged low where it falls short of the median of equal cards."""
+def _judge_by_median(name: str, reading: Value, median: float | None) -> Value:
+    """The reading, marked low if it is below `CARD_FLOOR` of the median of equal cards."""
     value = reading["value"]
-    if not middle or value is None or name.endswith("_percent"):
+    if not median or value is None or name.endswith("_percent"):
         return reading
-    share = value / middle
-    if share >= OF_EQUALS:
+    share = value / median
+    if share >= CARD_FLOOR:
         return reading
-    held: Value = {**reading, "reference": middle, "source": "cards_median", "at_mhz": None}
-    return {**held, "share": share, "state": "low"}
+    compared: Value = {**reading, "reference": median, "source": "cards_median", "at_mhz": None}
+    return {**compared, "share": share, "state": "low"}
 
 
 def _checked(device: str, baseline: Path | None) -> Line:
-    """Measures this node's device, and judges it by the baseline, else its recording, else its
-    datasheet."""
+    """Measures this node's device and judges it by the baseline, or else by its recording and
+    datasheet. Raises ConfigurationError for a baseline of another device."""
     from mfulab.device.compute import prepare
     from mfulab.timing.node import links_of, readings_of
 
@@ -269,8 +258,8 @@ def _checked(device: str, baseline: Path | None) -> Line:
     where, _ = prepare(DeviceConfig(type=device))
     name = local_name() if is_gpu(where) else f"{cpu.cpu().name} ({cpu.usable_cores()} cores)"
     if len(before) > 1:
-        held: Numbers = {"file": str(baseline), "count": len(before)}
-        raise ConfigurationError(Said("baseline_of_several", held))
+        count: Numbers = {"file": str(baseline), "count": len(before)}
+        raise ConfigurationError(Said("baseline_of_several", count))
     if before and before[0]["device"] != name:
         devices: Numbers = {"file": str(baseline), "other": before[0]["device"], "device": name}
         raise ConfigurationError(Said("baseline_of_another", devices))
@@ -278,55 +267,53 @@ def _checked(device: str, baseline: Path | None) -> Line:
     for key, reading in readings_of(where).items():
         why = as_json(reading.reason) if reading.reason else {}
         values[key] = {"value": reading.value, "unit": reading.unit, "reason": why}
-    own = References()
+    references = References()
     for key, link in links_of(where).items():
         values[key] = {"value": link.now, "unit": "", "reason": {}}
-        own[key] = Reference(link.most, "card_most")
+        references[key] = Reference(link.most, "card_most")
     if before:
-        references = {}
         for key, earlier in before[0]["values"].items():
             references[key] = Reference(earlier["value"], "baseline")
     else:
-        references = {}
         if is_gpu(where):
-            references = printed(values)
+            references |= printed(values)
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
-    read: Line = {
+    line: Line = {
         "node": socket.gethostname(),
         "device": name,
         "kind": where.type,
         "values": values,
         "state": "unknown",
     }
-    return judged(read, own | references)
+    return judged(line, references)
 
 
 def printed(values: Mapping[str, Value]) -> References:
-    """References from the datasheet of this node's GPU; where the power limit held its clock, rates
-    at that clock."""
-    shown = {name: reading["value"] for name, reading in values.items()}
+    """References from the datasheet of this node's GPU. If the power limit lowered the clock, rates
+    are scaled to that clock."""
+    numbers = {name: reading["value"] for name, reading in values.items()}
     sheet = local_peak("fp16")
     at_mhz = None
-    held = 1.0
-    clock = shown.get("clock_mhz")
+    clock_share = 1.0
+    clock = numbers.get("clock_mhz")
     spec_clock = sheet.spec_clock_mhz
-    if clock and spec_clock and (shown.get("power_capped_percent") or 0.0) > SETS_CLOCK:
+    if clock and spec_clock and (numbers.get("power_capped_percent") or 0.0) > SETS_CLOCK:
         at_mhz = clock
-        held = min(1.0, clock / spec_clock)
+        clock_share = min(1.0, clock / spec_clock)
         spec_clock = None
     references = References()
-    for name in shown:
+    for name in numbers:
         if name.endswith("_tflop_s"):
             peak = local_peak(name.removesuffix("_tflop_s")).spec
-            references[name] = Reference(peak and held * peak, "datasheet", at_mhz)
+            references[name] = Reference(peak and clock_share * peak, "datasheet", at_mhz)
     references["memory_gb_s"] = Reference(sheet.memory_gb_s, "datasheet")
     references["clock_mhz"] = Reference(spec_clock, "datasheet")
     return references
 
 
 def judged(line: Line, references: References) -> Line:
-    """The line with each value's reference, share and state: `low` where one is, `healthy` where
-    any is known."""
+    """The line with reference, share and state of each value. Its own state is `low` if any value
+    is, else `healthy` if any has a reference, else `unknown`."""
     values = dict[str, Value]()
     for name, reading in line["values"].items():
         reference = references.get(name, NO_REFERENCE)
@@ -341,37 +328,37 @@ def judged(line: Line, references: References) -> Line:
     return {**line, "values": values, "state": state}
 
 
-def _held(reading: Value, reference: Reference) -> Value:
-    """The reading beside its reference."""
+def _with_reference(reading: Value, reference: Reference) -> Value:
+    """The reading with the fields of its reference."""
     value, source, at_mhz = reference
     return {**reading, "reference": value, "source": source, "at_mhz": at_mhz}
 
 
 def _judged_percent(name: str, reading: Value, reference: Reference) -> Value:
-    """A share of the time, which needs no reference."""
+    """Judges a percentage of time, such as that with a lowered clock; it needs no reference."""
     value = reading["value"]
     source = reference.source
     state: State = "unknown"
-    if value is not None and name not in SHOWN:
+    if value is not None and name not in NOT_JUDGED:
         source = "driver_counters"
         state = "low" if value > MOST_HELD_BACK else "healthy"
-    held = _held(reading, reference)
-    return {**held, "source": source, "share": None, "state": state}
+    referenced = _with_reference(reading, reference)
+    return {**referenced, "source": source, "share": None, "state": state}
 
 
 def _judged_share(name: str, reading: Value, reference: Reference, kind: str) -> Value:
-    """A rate or a clock by its reference."""
+    """Judges a rate, a clock or a link by its reference."""
     value = reading["value"]
     state: State = "unknown"
     share = None
     if value is not None and reference.value:
         share = value / reference.value
         state = "low" if share < _floor(name, reference.source, kind) else "healthy"
-    return {**_held(reading, reference), "share": share, "state": state}
+    return {**_with_reference(reading, reference), "share": share, "state": state}
 
 
 def _floor(name: str, source: Source, kind: str) -> float:
-    """The share of a reference below which a value is low."""
+    """Share of a reference below which a value is low."""
     if name in LINKS:
         return 1.0  # a lane or a link less is a fault
     if source == "datasheet":
@@ -380,8 +367,8 @@ def _floor(name: str, source: Source, kind: str) -> float:
 
 
 def recorded(folder: Path) -> References:
-    """References from the recording of an equal device; a CPU's cores and vector instructions must
-    be equal too."""
+    """References from the recording of an equal device; empty if there is none. A CPU's vector
+    instructions must be equal too."""
     try:
         environment, *_ = _rows(folder / "environment.csv")
         ceilings = _rows(folder / "ceilings.csv")
@@ -405,14 +392,14 @@ def recorded(folder: Path) -> References:
 
 
 def _rows(table: Path) -> list[dict[str, str]]:
-    """Rows of a recorded table, its counters as columns."""
+    """Rows of a recorded table, with its counters as columns."""
     from mfulab.lab.tables.columns import with_counters
 
     return list(map(with_counters, read_csv(table)))
 
 
 def _recorded_ceilings(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, float]]:
-    """Rates of recorded ceilings that a check measures too."""
+    """Yields name and rate of the recorded ceilings that a check measures too."""
     for row in rows:
         name = _recorded_name(row)
         value = row.get("swept_tflop_s") or row["measured_tflop_s"] or row["measured_gb_s"]
@@ -421,7 +408,7 @@ def _recorded_ceilings(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[str,
 
 
 def _recorded_name(row: Mapping[str, str]) -> str:
-    """Name of a recorded ceiling in a check; empty for one that a check has not."""
+    """Name that a check has for a recorded ceiling; "" if it does not measure that."""
     if "threads=" in row["run"]:
         return ""
     if row["ceiling"] == "memory":
@@ -432,17 +419,19 @@ def _recorded_name(row: Mapping[str, str]) -> str:
 
 
 def _recorded_transfers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-    """Rates of copies to a GPU and back in GB/s that a recorded matmul in bf16 has."""
+    """Yields name and GB/s of the copies to a GPU and back in the row of a bf16 matmul."""
     if "precision=bf16" not in row["run"]:
         return
-    for way, operands in (("host_to_device", 2), ("device_to_host", 1)):
-        if seconds := row.get(f"{way}_pinned_s"):
-            yield f"{way}_gb_s", operands * 2 * float(row["size"]) ** 2 / float(seconds) / 1e9
+    for direction, operands in (("host_to_device", 2), ("device_to_host", 1)):
+        seconds = row.get(f"{direction}_pinned_s")
+        if seconds:
+            copied_bytes = operands * 2 * float(row["size"]) ** 2
+            yield f"{direction}_gb_s", copied_bytes / float(seconds) / 1e9
 
 
 def _lines(file: str, texts: Iterable[str]) -> list[Line]:
-    """Checks, one a line, as `--json` prints them; what srun adds is left out. Raises
-    ConfigurationError for none."""
+    """Parses checks, one per line as `--json` prints them, and skips all other text. Raises
+    ConfigurationError if there are none; reports a broken one on stderr."""
     lines = list[Line]()
     for text in texts:
         begin = LINE.search(text)
@@ -451,18 +440,18 @@ def _lines(file: str, texts: Iterable[str]) -> list[Line]:
         try:
             line = parse_json(text[begin.start() :])
             if line.keys() >= KEYS:
-                lines.append(_GivenLine.model_validate(line).model_dump())  # type: ignore[arg-type]
+                lines.append(_LineOfFile.model_validate(line).model_dump())  # type: ignore[arg-type]
         except ValueError:  # pydantic's too
-            told = sentence("check_line_torn", {"line": text[:80]}, usual_language())
-            say(f"mfulab: {told}", file=sys.stderr)
+            torn = sentence("check_line_torn", {"line": text[:80]}, usual_language())
+            say(f"mfulab: {torn}", file=sys.stderr)
     if not lines:
         raise ConfigurationError(Said("no_check_here", {"file": file}))
     return lines
 
 
-def _among(lines: Sequence[Line]) -> list[Line]:
-    """Judges, by the median of all nodes with the same device, those of whose device nothing else
-    is known."""
+def _judge_by_nodes(lines: Sequence[Line]) -> list[Line]:
+    """Judges lines in state `unknown` by the median of all nodes with the same device, if there are
+    enough."""
     judged_lines = list[Line]()
     for line in lines:
         if line["state"] == "unknown":

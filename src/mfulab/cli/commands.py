@@ -1,5 +1,5 @@
-"""The subcommands of `mfulab`: who needs each, where its function is, and what it does. All that
-help lists stands here, so that it imports no command."""
+"""The subcommands of `mfulab`, each with its reader, its function and its summary. Help lists them
+from here, without importing a command."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ READERS = (CHECKOUT, SPEED, ANY, LOOP, MAINTAINERS)
 
 @dataclass(frozen=True)
 class Entry:
-    """A subcommand: its reader, `module:function` below mfulab/cli/, and its help's first
-    sentence."""
+    """A subcommand: its reader, `module:function` below mfulab/cli/, and the first sentence of its
+    help."""
 
     reader: str
     function: str

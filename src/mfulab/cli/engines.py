@@ -1,5 +1,5 @@
-"""`mfulab watch --engine URL…`: serving engines, and whole fleets, by their own pages for
-Prometheus."""
+"""`mfulab watch --engine URL…`: throughput, latency and MFU of serving engines, from the pages that
+they serve for Prometheus."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ def frames(
     gpu: str | None,
     devices: int,
 ) -> Iterator[tuple[Record, Group]]:
-    """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be
-    read at first."""
+    """Yields samples of the engines over each interval and a table of them, without end. Raises
+    ConfigurationError if no page can be read at first."""
     device_peak = peak(gpu, precision) if gpu else local_peak(precision)
     config = None
     if model:
@@ -40,37 +40,29 @@ def frames(
     while True:
         time.sleep(interval_s)
         earlier, (read, gone), engines = pages, reader.read(), list[Record]()
-        pages = earlier | read  # an engine that goes away may come back
+        pages = earlier | read  # keeps the last page of an engine that is gone, as it may return
         for url in dict.fromkeys(urls):
             before = {page.replica: page for page in earlier.get(url, ())}
             if url in gone:
-                whole = before.get("", Page(0.0, "", "", {}))
-                engines.append(
-                    {
-                        "page": url,
-                        "engine": whole.engine,
-                        "model": whole.model,
-                        "gone": str(gone[url]),
-                    }
-                )
+                last = before.get("", Page(0.0, "", "", {}))
+                names = {"engine": last.engine, "model": last.model}
+                engines.append({"page": url, **names, "gone": str(gone[url])})
                 continue
-            pairs = []
             for after in pages[url]:
                 if after.replica in before:
-                    pairs.append((before[after.replica], after))
-            for pair in pairs:
-                engines.append(sample_of(url, *pair, config, precision, device_peak, devices))
+                    pair = (before[after.replica], after)
+                    engines.append(sample_of(url, *pair, config, precision, device_peak, devices))
         yield {"unix_s": time.time(), "engines": engines}, picture(engines, pages, device_peak)
 
 
 def picture(engines: Sequence[Record], pages: dict[str, list[Page]], device_peak: Peak) -> Group:
-    """A column an engine, a row each number that one of them has; below it verdicts, and why what
-    is missing is."""
+    """Table with a column per engine and a row per number that any of them has, followed by
+    verdicts and the reasons for missing numbers."""
     text = Texts("en", "engine")
-    heads = (
-        f"{engine.get('replica') or engine['page']}\n{engine['engine']} {engine['model']}"
-        for engine in engines
-    )
+    heads = []
+    for engine in engines:
+        name = engine.get("replica") or engine["page"]
+        heads.append(f"{name}\n{engine['engine']} {engine['model']}")
     shown = table([""], heads, pad_edge=False)
     for name in COLUMNS:
         cells = ["—" if engine.get(name) is None else f"{engine[name]:,.4g}" for engine in engines]
@@ -79,13 +71,12 @@ def picture(engines: Sequence[Record], pages: dict[str, list[Page]], device_peak
     lines: list[Any] = [shown]
     for engine in engines:
         if "gone" in engine:
+            remark = engine["gone"]
             last = pages.get(engine["page"])
-            ago = 0.0
             if last:
                 ago = time.monotonic() - last[0].seconds
-            lines.append(
-                Text(text("gone", reason=engine["gone"], ago=ago) if last else engine["gone"])
-            )
+                remark = text("gone", reason=remark, ago=ago)
+            lines.append(Text(remark))
         elif engine["engine"] != "mfulab" and not engine["replica"]:
             lines.append(Text(f"{engine['page']}: {text(engine['verdict'])}", style="yellow"))
             lines += _missing_lines(engine, device_peak, text)
@@ -93,8 +84,8 @@ def picture(engines: Sequence[Record], pages: dict[str, list[Page]], device_peak
 
 
 def _missing_lines(engine: Row, device_peak: Peak, text: Texts) -> Iterator[Text]:
-    """Lines on why columns of an engine are empty."""
-    of = device_peak.device or local_name()
+    """Yields lines that say why columns of an engine are empty."""
+    device = device_peak.device or local_name()
     why = verdicts.say(device_peak.reason or UNTOLD, text.language)
     for key in engine["missing"]:
-        yield Text(text(key, of=of, why=why), style="dim")
+        yield Text(text(key, of=device, why=why), style="dim")

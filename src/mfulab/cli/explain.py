@@ -1,5 +1,5 @@
-"""`mfulab explain key=value …`: what a speed is as MFU by each convention of the field, and which
-gives a number."""
+"""`mfulab explain key=value …`: converts a speed to MFU by each convention of the field, and finds
+the conventions that give a reported number."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,17 +31,17 @@ COUNTS = ("sequence_length", "batch_size", "devices")
 NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak_tflop_s")
 SPEEDS = {"tokens_per_s", "samples_per_s", "time_s"}
 TEXTS = ("model", "device", "precision", "mode")
-WIDTH = 80  # columns where no terminal tells its own
-MOST = 1e30  # of a number; the least is its inverse
+WIDTH = 80  # columns if stdout is not a terminal
+MOST = 1e30  # largest number; the smallest is its inverse
 
 
 class Question(Overrides):
-    """Words of the question, completed as overrides are."""
+    """The command's `key=value` words, with completion in a shell."""
 
     def choices(self) -> Mapping[str, Iterable[str]]:
-        named = {"model": MODEL, "device": DEVICE, "precision": PRECISION}
-        offered = {key: kind.choices() for key, kind in named.items()}
-        return dict.fromkeys(NUMBERS, ()) | {"mode": get_args(Mode)} | offered
+        types = {"model": MODEL, "device": DEVICE, "precision": PRECISION}
+        names = {key: type_.choices() for key, type_ in types.items()}
+        return dict.fromkeys(NUMBERS, ()) | {"mode": get_args(Mode)} | names
 
 
 @command(
@@ -57,8 +57,8 @@ class Question(Overrides):
 @click.argument("words", nargs=-1, type=Question(), metavar="KEY=VALUE…", required=True)
 @AS_JSON
 def show(words: Sequence[str], as_json: bool) -> int:
-    """Answers `key=value …`; the status is 1 where no convention gives the number that was
-    reported."""
+    """Answers a question in `key=value` words. Returns 1 if no convention gives the reported
+    number, else 0."""
     given, changes = _read(words)
     config = model_config(given.pop("model", ""), changes, given.get("sequence_length"))
     if "device" not in given:
@@ -85,7 +85,8 @@ def _console() -> Terminal:
 
 
 def _answer(explanation: Explanation) -> Answer:
-    """Our MFU; doubtful where no convention gives the reported one, or many numbers would be."""
+    """MFU by this project's convention. It is doubtful if no convention gives the reported number,
+    or one may do so by chance."""
     ours = explanation.ours
     doubt: dict[str, Numbers] = {}
     if ours.mfu_percent > 100:
@@ -109,11 +110,12 @@ def _of_peak(mfu_percent: float, tflop_s: float | None, doubt: Mapping[str, Numb
 
 
 def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) -> None:
-    """Shows, where no speed is given, what the device's roofline allows, and the memory that each
-    device needs."""
-    if useless := sorted({"reported", "peak_tflop_s"} & asked.keys()):
-        named = {"keys": ", ".join(useless), "speeds": ", ".join(sorted(SPEEDS))}
-        raise ConfigurationError(Said("needs_speed", named))
+    """For a question without a speed: prints the MFU that the device's roofline allows, and the
+    memory per device. Raises ConfigurationError for keys that need a speed."""
+    useless = sorted({"reported", "peak_tflop_s"} & asked.keys())
+    if useless:
+        keys = {"keys": ", ".join(useless), "speeds": ", ".join(sorted(SPEEDS))}
+        raise ConfigurationError(Said("needs_speed", keys))
     modes = None
     if "mode" in asked:
         modes = (asked.pop("mode"),)
@@ -121,8 +123,8 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
     precision = asked.pop("precision", "bf16")
     expectations = expect(config, device, precision, modes=modes, **asked)
     if not as_json:
-        where = Place(device, precision, asked.get("devices", 1), asked.get("batch_size", 1))
-        _print_expected(_console(), config, where, expectations)
+        setup = Setup(device, precision, asked.get("devices", 1), asked.get("batch_size", 1))
+        _print_expected(_console(), config, setup, expectations)
         return
     peak_tflop_s = peak(device, precision).spec
     for expectation in expectations:
@@ -130,7 +132,7 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
 
 
 def _expected(expectation: Expectation, peak_tflop_s: float | None) -> Answer:
-    """The MFU that a roofline allows; doubtful where the memory does not."""
+    """The MFU that a roofline allows, with a doubt if the step does not fit in memory."""
     doubt: dict[str, Numbers] = {}
     if expectation.fits is False:
         doubt["does_not_fit"] = {"bytes": expectation.memory_bytes}
@@ -138,8 +140,8 @@ def _expected(expectation: Expectation, peak_tflop_s: float | None) -> Answer:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Place of an expected step: `devices` of a name, each with `samples` of it."""
+class Setup:
+    """Devices of an expected step: name, number, number format, and samples on each."""
 
     device: str
     precision: str
@@ -148,24 +150,25 @@ class Place:
 
 
 def _print_expected(
-    console: Terminal, config: ModelConfig, where: Place, expectations: Sequence[Expectation]
+    console: Terminal, config: ModelConfig, setup: Setup, expectations: Sequence[Expectation]
 ) -> None:
     text = Texts(usual_language(), "explain")
-    key = "on_each" if where.devices > 1 else "on_one"
-    whose = text(key, device=where.device, count=where.devices)
-    told = {"model": config.name, "precision": where.precision, "samples": where.samples}
-    console.print(text("at_best", whose=whose, **told))
+    key = "on_each" if setup.devices > 1 else "on_one"
+    devices = text(key, device=setup.device, count=setup.devices)
+    values = {"model": config.name, "precision": setup.precision, "samples": setup.samples}
+    console.print(text("at_best", whose=devices, **values))
     heads = [_mode_name(expectation, config, text) for expectation in expectations]
     shown = table([text("step_of")], heads)
-    for name, cell in _cells("tokens" if config.vocabulary_size else "samples", text).items():
+    unit = "tokens" if config.vocabulary_size else "samples"
+    for name, cell in _cells(unit, text).items():
         shown.add_row(name, *map(cell, expectations))
     console.print(shown)
-    for line in _assumed(where, expectations, text):
+    for line in _assumptions(setup, expectations, text):
         console.print(line)
 
 
-def _assumed(where: Place, expectations: Sequence[Expectation], text: Texts) -> Iterator[str]:
-    """Lines on what the table takes for granted, and on what it cannot tell."""
+def _assumptions(setup: Setup, expectations: Sequence[Expectation], text: Texts) -> Iterator[str]:
+    """Yields lines about the assumptions of the table and what it leaves out."""
     yield text("kept_is")
     if any(expectation.others_s is None for expectation in expectations):
         lacking = lacks(text("without_torch"), "torch")
@@ -173,7 +176,7 @@ def _assumed(where: Place, expectations: Sequence[Expectation], text: Texts) -> 
         yield sentence(lacking.key, lacking.numbers, text.language)
     assumptions = dict.fromkeys(expectation.assumes for expectation in expectations)
     yield from filter(None, assumptions)
-    if where.devices > 1:
+    if setup.devices > 1:
         yield text("shared")
     elif any(expectation.fits is False for expectation in expectations):
         yield text("share_it")
@@ -187,7 +190,7 @@ def _mode_name(expectation: Expectation, config: ModelConfig, text: Texts) -> st
 
 
 def _cells(unit: str, text: Texts) -> dict[str, Callable[[Expectation], str]]:
-    """Rows of the table of what is expected: each name, with what it shows of a mode."""
+    """Rows of the table: each name, with the function that formats its cell for an expectation."""
     too_large = {True: "", False: text("yes"), None: "?"}
 
     def unfused(expectation: Expectation) -> str:
@@ -214,8 +217,9 @@ def _cells(unit: str, text: Texts) -> dict[str, Callable[[Expectation], str]]:
 
 
 def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keys of the question and dotted keys of the model, their values read as YAML."""
-    asked = dict[str, Any]()
+    """Parses words into keys of the question and dotted keys of the model, with values read as
+    YAML. Raises ConfigurationError for an unknown key."""
+    question = dict[str, Any]()
     changes = dict[str, Any]()
     for word in words:
         key, separator, text = word.partition("=")
@@ -225,26 +229,27 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
         elif key in TEXTS:
-            asked[key] = text
+            question[key] = text
         elif key not in NUMBERS:
             raise unknown("key", key, (*TEXTS, *NUMBERS))
         else:
-            asked[key] = _number(key, text, value)
-    if "model" not in asked and not changes:
+            question[key] = _number(key, text, value)
+    if "model" not in question and not changes:
         raise ConfigurationError(Said("model_missing"))
-    return asked, changes
+    return question, changes
 
 
 def _number(key: str, text: str, value: Any) -> float:
-    """A number of the question. Raises ConfigurationError for none, or one beyond `MOST`."""
+    """Checks a number of the question. Raises ConfigurationError if it is not a number, should be
+    whole, or exceeds the bounds."""
     is_whole = key in COUNTS
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (is_whole and value % 1 != 0):
         wanted = "give_whole_number" if is_whole else "give_number"
         raise ConfigurationError(Said(wanted, {"word": f"{key}={shortened(text)}"}))
     if abs(value) > MOST or 0 < abs(value) < 1 / MOST:
-        told: Numbers = {"word": f"{key}={shortened(text)}", "least": 1 / MOST, "most": MOST}
-        raise ConfigurationError(Said("give_number_within", told))
+        bounds: Numbers = {"word": f"{key}={shortened(text)}", "least": 1 / MOST, "most": MOST}
+        raise ConfigurationError(Said("give_number_within", bounds))
     if is_whole:
         return int(value)
     return value

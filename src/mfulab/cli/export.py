@@ -1,4 +1,4 @@
-"""A page for Prometheus with the latest reading of `mfulab watch`, by prometheus-client."""
+"""Serves the latest sample of `mfulab watch` as a page for Prometheus, by prometheus-client."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,9 +15,8 @@ from mfulab.core.said import of_source
 
 Sample = Mapping[str, Any]
 """Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
-LABELS: Mapping[
-    str, tuple[str, tuple[str, ...]]
-] = {  # of a sample's parts: prefix and labels of their gauges
+# Prefix and labels of the gauges for each part of a sample; "" is the sample itself.
+LABELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "": ("mfulab_", ("name", "uuid")),
     "processes": ("mfulab_process_", ("pid", "name", "precision")),
     "engines": ("mfulab_engine_", ("page", "engine", "model", "precision", "replica")),
@@ -25,34 +24,31 @@ LABELS: Mapping[
 
 
 class Latest(Collector):
-    """The numbers of `sample` as gauges `mfulab_<column>`, of a process or engine
-    `mfulab_process_<column>`."""
+    """Exports the numbers of `sample` as gauges `mfulab_<column>`; those of processes and engines
+    as `mfulab_process_<column>` and `mfulab_engine_<column>`."""
 
     sample: Sample = {}  # noqa: RUF012 (replaced as a whole)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         gauges: dict[str, GaugeMetricFamily] = {}
-        for what, (prefix, names) in LABELS.items():
-            for sample in self.sample.get(what, ()) if what else [self.sample]:
+        for part, (prefix, names) in LABELS.items():
+            for sample in self.sample.get(part, ()) if part else [self.sample]:
                 labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}
                 for column, value in sample.items():
-                    if (
-                        isinstance(value, int | float)
-                        and not isinstance(value, bool)
-                        and column not in names
-                    ):
-                        name = prefix + column
-                        gauge = gauges.setdefault(
-                            name, GaugeMetricFamily(name, column.replace("_", " "))
-                        )
-                        gauge.add_sample(name, labels, value)
+                    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                    if not is_number or column in names:
+                        continue
+                    name = prefix + column
+                    if name not in gauges:
+                        gauges[name] = GaugeMetricFamily(name, column.replace("_", " "))
+                    gauges[name].add_sample(name, labels, value)
         yield from gauges.values()
 
 
 @contextmanager
 def prometheus_page(port: int) -> Iterator[Latest]:
-    """Serves `http://127.0.0.1:PORT/metrics`, 0: any port. Raises ConfigurationError if the port is
-    taken."""
+    """Serves `http://127.0.0.1:PORT/metrics` during the block; port 0 takes any free port. Raises
+    ConfigurationError if the port is taken."""
     registry = CollectorRegistry()
     latest = Latest()
     registry.register(latest)

@@ -1,4 +1,5 @@
-"""`mfulab fits MODEL --device NAME`: the peak memory of a step by part, and the largest batch."""
+"""`mfulab fits MODEL --device NAME`: predicts the peak memory of a step by part, and the largest
+batch that fits."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -53,10 +54,11 @@ MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs",
 )
 @click.option("--mode", type=Choice(["training", "inference"]), default="training")
 @AS_JSON
-def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:
-    """Prints the parts, the peak and the largest batch; the status is 1 where the step does not
-    fit."""
-    fit = fits(config_of(model, words, asked["sequence_length"]), **asked)
+def show(model: str, words: Sequence[str], as_json: bool, **options: Any) -> int:
+    """Prints the parts of the memory, their peak and the largest batch. Returns 1 if the step does
+    not fit, else 0."""
+    config = config_of(model, words, options["sequence_length"])
+    fit = fits(config, **options)
     if as_json:
         say_json(_answer(fit).line(asdict(fit)))
     else:
@@ -65,7 +67,7 @@ def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:
 
 
 def _answer(fit: Fit) -> Answer:
-    """The peak beside the device's memory; doubtful where it is more."""
+    """The peak memory, relative to the device's; doubtful if it is more."""
     doubt: dict[str, Numbers] = {}
     if not fit.fits:
         doubt["does_not_fit"] = {"largest_batch": fit.largest_batch}
@@ -82,18 +84,18 @@ def _answer(fit: Fit) -> Answer:
 def _print(fit: Fit) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     text = Texts(usual_language(), "fits")
-    told = {"model": fit.model, "batch": fit.batch_size, "device": fit.device}
+    names = {"model": fit.model, "batch": fit.batch_size, "device": fit.device}
     sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}
-    console.print(text("fits" if fit.fits else "fits_not", **told, **sizes))
+    console.print(text("fits" if fit.fits else "fits_not", **names, **sizes))
     parts = {name: getattr(fit, f"{name}_bytes") for name in MEMORY_PARTS}
-    passing = fit.peak_bytes - sum(filter(None, parts.values()))
-    if passing > 0:
-        parts |= {"in_passing": passing}
+    temporary = fit.peak_bytes - sum(filter(None, parts.values()))
+    if temporary > 0:
+        parts |= {"in_passing": temporary}
     shown = Table(Column(), Column(justify="right"), box=None, show_header=False)
     for part, size in parts.items():
         shown.add_row(text(part), text("not_known") if size is None else quantity(size, "B"))
     console.print(Padding(shown, (0, 0, 0, 1), expand=False))
-    console.print(text("passing" if passing > 0 else "alive"))
+    console.print(text("passing" if temporary > 0 else "alive"))
     console.print(text("largest", largest=fit.largest_batch), style="bold")
     left_out = [text("left_out")]
     if fit.workspace_bytes is None:

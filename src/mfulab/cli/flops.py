@@ -1,4 +1,4 @@
-"""`mfulab flops MODEL`: a model's FLOPs layer by layer, without a device, and how sure the count
+"""`mfulab flops MODEL`: a model's FLOPs layer by layer, without a device, and how certain the count
 is."""
 
 import sys
@@ -39,8 +39,8 @@ from mfulab.models.work import check
 if TYPE_CHECKING:
     from mfulab.flops.certainty import Certainty
 
-DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
-SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
+DEFAULT_TOKENS = 1024  # sequence length for a published config.json, if none is given
+SMALLEST_PERCENT = 0.1  # share of the FLOPs below which a layer is not drawn
 
 
 @command(
@@ -69,8 +69,8 @@ def show(
     as_json: bool,
     language: str,
 ) -> None:
-    """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what
-    cannot be counted."""
+    """Prints the tree of layers and the totals, or all layers as JSON. Raises ConfigurationError if
+    the model cannot be counted."""
     config = config_of(model, words, sequence_length)
     check(config, sequence_length, 1, [])
     count = _computed if missing(config) else _counted
@@ -88,9 +88,9 @@ def show(
 
 
 @dataclass(frozen=True)
-class Told:
-    """A count as it is told: FLOPs of forward and backward, the tree's rows, the lines below it,
-    and calls of operators without a formula."""
+class CountReport:
+    """A count to print: FLOPs of forward and backward, rows of the tree, lines below it, and the
+    calls of each operator without a formula."""
 
     flops: float
     rows: list[dict[str, object]]
@@ -99,7 +99,8 @@ class Told:
 
     @property
     def answer(self) -> Answer:
-        """FLOPs of a step; doubtful where operators have no formula, none where there are no FLOPs."""
+        """FLOPs of a step, with a doubt if operators have no formula. It has no value if there are
+        no FLOPs."""
         doubt: dict[str, Numbers] = {}
         if self.uncounted:
             doubt["uncounted"] = self.uncounted
@@ -110,8 +111,8 @@ class Told:
 
 def _counted(
     config: ModelConfig, batch_size: int, sequence_length: int | None, text: Texts
-) -> Told:
-    """The tree's rows and the lines below it, of the built module."""
+) -> CountReport:
+    """Builds the module and counts it. Raises ConfigurationError if that fails."""
     from mfulab.flops.count import CountError
     from mfulab.flops.counter import layer_rows
     from mfulab.flops.experts import active_parameters
@@ -125,10 +126,8 @@ def _counted(
     operations = counted.count.operations
     forward = operations.sum("forward")
     backward = operations.sum("backward")
-    parameters = (
-        sum(parameter.numel() for parameter in counted.model.parameters()),
-        active_parameters(counted.model),
-    )
+    all_parameters = sum(parameter.numel() for parameter in counted.model.parameters())
+    parameters = all_parameters, active_parameters(counted.model)
     flops = forward.flops, backward.flops, forward.causal_flops + backward.causal_flops
     tokens = batch_size * (sequence_length or config.sequence_length or 0)
     message = ""
@@ -137,11 +136,14 @@ def _counted(
     certainty = text("certainty", words=_basis(counted.count.certainty, text))
     lines = _totals(text, *parameters, *flops, tokens, certainty, message)
     rows = layer_rows(counted.model, operations)
-    return Told(forward.flops + backward.flops, rows, lines, counted.count.certainty.uncounted)
+    return CountReport(
+        forward.flops + backward.flops, rows, lines, counted.count.certainty.uncounted
+    )
 
 
 def _basis(certainty: "Certainty", text: Texts) -> str:
-    """The basis of a count in words: formulas, second count, bounds, what has no formula."""
+    """Basis of a count in words: formulas, a second count, upper bounds, and operators without a
+    formula."""
     kinds = []
     for kind, share in certainty.shares.items():
         if share:
@@ -172,38 +174,46 @@ def _basis(certainty: "Certainty", text: Texts) -> str:
 
 def _computed(
     config: ModelConfig, batch_size: int, sequence_length: int | None, text: Texts
-) -> Told:
-    """The tree's rows and the lines below it, of a decoder's dimensions, without torch; alike
-    blocks are a row, `*`."""
+) -> CountReport:
+    """Computes the count from a decoder's dimensions, without torch. Equal blocks are one row,
+    named `*`."""
     step = computed(config, sequence_length, batch_size)
-    layers = {"": [0.0, 0.0]}
+    layers = {"": {"forward": 0.0, "backward": 0.0}}
     for operation in step.operations:
+        direction = "backward" if operation.direction == "backward" else "forward"
         parts = operation.layer.split(".")
         for depth in range(len(parts) + 1):
-            layers.setdefault(".".join(parts[:depth]), [0.0, 0.0])[
-                operation.direction == "backward"
-            ] += operation.flops
-    names = "forward_flops", "backward_flops", "share_percent"
-    forward, backward = layers[""]
+            layer = ".".join(parts[:depth])
+            flops = layers.setdefault(layer, {"forward": 0.0, "backward": 0.0})
+            flops[direction] += operation.flops
+    forward, backward = layers[""].values()
     rows = list[dict[str, object]]()
     for name, flops in layers.items():
-        numbers: dict[str, object] = dict(
-            zip(names, (*flops, 100 * sum(flops) / (forward + backward)), strict=True)
+        rows.append(
+            {
+                "layer": name,
+                "module": "" if name else config.name,
+                "forward_flops": flops["forward"],
+                "backward_flops": flops["backward"],
+                "share_percent": 100 * sum(flops.values()) / (forward + backward),
+            }
         )
-        rows.append({"layer": name, "module": "" if name else config.name} | numbers)
     causal = sum(operation.causal_flops for operation in step.operations)
     parameters = step.parameters, step.parameters - step.inactive
     lines = _totals(text, *parameters, forward, backward, causal, step.tokens, step.message)
-    return Told(forward + backward, rows, lines)
+    return CountReport(forward + backward, rows, lines)
 
 
 def config_of(model: str, words: Iterable[str], sequence_length: int | None) -> ModelConfig:
-    """The model that a name, a YAML file, a config.json or a dotted path means, changed by
-    `key=value` each. Raises ConfigurationError for none."""
-    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    if wrong := [word for word in words if "=" not in word]:
-        raise ConfigurationError(Said("give_model_key", {"word": shortened(wrong[0])}))
-    changes = {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
+    """The config of a model given by name, YAML file, config.json or dotted path, changed by each
+    `key=value`. Raises ConfigurationError if there is no such model."""
+    sys.path.insert(0, str(Path.cwd()))  # a user's own model may be a module in this folder
+    changes = dict[str, Any]()
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise ConfigurationError(Said("give_model_key", {"word": shortened(word)}))
+        changes[key] = read_yaml(text)
     path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
     if path.suffix == ".json":
         return model_config(_published(path, sequence_length), changes)
@@ -233,11 +243,13 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
         "_target_": "mfulab.models.huggingface.build",
         "arguments": arguments,
     }
-    of_text = content.get("text_config")
-    if not isinstance(of_text, dict):
-        of_text = {}
-    if words := content.get("vocab_size", of_text.get("vocab_size")):
-        tokens = {"sequence_length": sequence_length or DEFAULT_TOKENS, "vocabulary_size": words}
+    text_config = content.get("text_config")
+    if not isinstance(text_config, dict):
+        text_config = {}
+    vocabulary = content.get("vocab_size", text_config.get("vocab_size"))
+    if vocabulary:
+        length = sequence_length or DEFAULT_TOKENS
+        tokens = {"sequence_length": length, "vocabulary_size": vocabulary}
         return config | {"task": "language_modeling", **tokens}
     side = content.get("image_size", 224)
     return config | {"input_shape": [content.get("num_channels", 3), side, side]}
@@ -245,7 +257,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
 
 def _totals(
     text: Texts,
-    whole: float,
+    parameters: float,
     active: float,
     forward: float,
     backward: float,
@@ -253,8 +265,8 @@ def _totals(
     tokens: float,
     *notes: str,
 ) -> Iterator[str]:
-    key = "parameters" if active == whole else "parameters_active"
-    yield text(key, whole=whole, active=active)
+    key = "parameters" if active == parameters else "parameters_active"
+    yield text(key, whole=parameters, active=active)
     key = "passes" if forward else "passes_none"
     yield text(key, forward=forward, backward=backward, ratio=backward / (forward or 1))
     if causal != forward + backward:
@@ -265,22 +277,17 @@ def _totals(
 
 
 def render(rows: list[dict[str, object]], text: Texts, depth: int = 3) -> Tree:
-    """Draws `layer_rows` as a tree of shares, `depth` levels below the model; layers below 0.1 %
-    are left out."""
+    """Draws rows of layers as a tree, `depth` levels below the model. Layers below
+    `SMALLEST_PERCENT` of the FLOPs are left out."""
     drawn = {"": Tree(_label(rows[0], str(rows[0]["module"]), text))}
     for row in rows[1:]:
         name = str(row["layer"])
         share = row["share_percent"]
-        parent, _, own = name.rpartition(".")
-        if (
-            name.count(".") < depth
-            and parent in drawn
-            and isinstance(share, float)
-            and share >= SMALLEST_PERCENT
-        ):
-            drawn[name] = drawn[parent].add(
-                _label(row, f"{own}: {row['module']}".removesuffix(": "), text)
-            )
+        parent, _, last_name = name.rpartition(".")
+        is_within = name.count(".") < depth and parent in drawn
+        if is_within and isinstance(share, float) and share >= SMALLEST_PERCENT:
+            title = f"{last_name}: {row['module']}".removesuffix(": ")
+            drawn[name] = drawn[parent].add(_label(row, title, text))
     return drawn[""]
 
 

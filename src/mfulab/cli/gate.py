@@ -1,5 +1,5 @@
-"""`mfulab gate A B`: two commands of any project in turn, and whether the second is slower than
-noise explains."""
+"""`mfulab gate A B`: measures two commands of any project in turn, and says whether the second is
+slower than noise explains."""
 
 import contextlib
 import math
@@ -20,11 +20,11 @@ from typing import IO, Any
 import click
 import psutil
 
-from mfulab.cli import gate_baseline, gate_told
+from mfulab.cli import gate_baseline, gate_text
 from mfulab.cli.gate_baseline import Baseline
-from mfulab.cli.gate_told import Told
-from mfulab.cli.leaving import leave, leaving_by
+from mfulab.cli.gate_text import Outcome
 from mfulab.cli.options import AS_JSON, FORMAT, MINUTES, NOTICEABLE, command
+from mfulab.cli.signals import end_by_signal, ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
 from mfulab.core.language import Texts
@@ -33,26 +33,26 @@ from mfulab.core.said import Numbers, Said, as_told
 from mfulab.core.terminal_language import usual_language
 from mfulab.timing.paired import in_turn
 
-# What ends the command of a gate that SIGKILL ended: it is told each command's group, and an empty
-# line after it, and sees the end of its input.
+# Shell script that kills the running command if the gate itself is killed by SIGKILL. It reads each
+# command's process group, then an empty line when that ended; its input closes with the gate.
 WATCHER = """
 while read -r line; do group=$line; done
 [ -z "$group" ] || kill -s KILL -- "-$group"
 """
-# A command's shell tells its own group before it begins: the gate may be killed before it could.
-# The watcher's pipe is its input until then.
-TELLING = """
+# A command's shell sends its own process group to the watcher before it runs the command, as the
+# gate may be killed before it could. Until then its stdin is the watcher's pipe.
+REPORTING = """
 trap '' PIPE
 echo $$ 2> /dev/null >&0
 trap - PIPE
 exec /bin/sh -c "$0" < /dev/null
 """
 STATUS = {"faster": 0, "same": 0, "slower": 1, "ambiguous": 3}
-LONGEST_SAID = 200  # characters of what a failed command said last
+LONGEST_SAID = 200  # characters of the last line of a failed command
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The command's options."""
 
     commands: Sequence[str]
@@ -68,16 +68,13 @@ class Asked:
     as_json: bool
 
     def check(self) -> None:
-        """Raises ConfigurationError for options that contradict each other."""
+        """Raises ConfigurationError if options contradict each other."""
         if self.cpu_time and self.reads:
             raise ConfigurationError(Said("gate_cpu_time_or_reads"))
         if self.is_rate and not self.reads:
             raise ConfigurationError(Said("gate_rate_without_reads"))
-        given = {"--base": self.base, "--save": self.save, "--against": self.against}
-        chosen = []
-        for option, value in given.items():
-            if value is not None:
-                chosen.append(option)
+        options = {"--base": self.base, "--save": self.save, "--against": self.against}
+        chosen = [option for option, value in options.items() if value is not None]
         if len(chosen) > 1:
             raise ConfigurationError(Said("give_one_option", {"options": ", ".join(chosen)}))
         if not chosen and len(self.commands) != 2:
@@ -90,32 +87,33 @@ class Asked:
 
     @property
     def command(self) -> str:
-        """The words of one command, in quotes or not."""
+        """The single command as one text, whether it was quoted or not."""
         if len(self.commands) == 1:
             return self.commands[0]
         return shlex.join(self.commands)
 
     @property
     def unit(self) -> str:
-        """Unit of what is compared; none of a number that a command prints."""
+        """Unit of the compared quantity; "" for a number that a command prints."""
         return "" if self.reads else "s"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Options by which commands are measured, and who is told each one's process group."""
+    """Options for measuring commands, and the pipe to the watcher that kills a command left
+    running."""
 
-    asked: Asked
+    options: Options
     watcher: IO[bytes]
 
-    def ended(self) -> None:
-        """Tells the watcher that there is no command to end with this process."""
-        with contextlib.suppress(OSError):  # of a watcher that was ended
+    def report_ended(self) -> None:
+        """Tells the watcher that no command is running."""
+        with contextlib.suppress(OSError):  # the watcher was killed
             self.watcher.write(b"\n")
 
     def clock(self) -> float:
-        """Seconds of wall time, or of the CPU time of commands that have ended."""
-        if self.asked.cpu_time:
+        """Seconds of wall time, or of the CPU time of all commands that have ended."""
+        if self.options.cpu_time:
             return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         return time.perf_counter()
 
@@ -165,30 +163,32 @@ class Measure:
 )
 @FORMAT
 @AS_JSON
-def run(**options: Any) -> int:
-    """Measures commands and prints the verdict; `STATUS` has the exit status of each. Raises
-    ConfigurationError for commands that fail, that hang, or that do not print the number."""
-    asked = Asked(**options)
-    asked.check()
-    # At the end of the block, however it comes, no command is left.
-    with leaving_by(_leave), _watcher() as watcher:
-        measure = Measure(asked, watcher)
-        if asked.save is not None:
-            return _save(measure, asked.save)
-        outcome = _in_turn(measure) if asked.against is None else _against(measure, asked.against)
-    gate_told.tell(outcome, "json" if asked.as_json else asked.form)
+def run(**values: Any) -> int:
+    """Measures commands and prints the verdict. Returns the exit status, see `STATUS`. Raises
+    ConfigurationError for commands that fail, hang, or do not print the number."""
+    options = Options(**values)
+    options.check()
+    # However the block ends, no command keeps running.
+    with ended_by_signals(_end_commands), _watcher() as watcher:
+        measure = Measure(options, watcher)
+        if options.save is not None:
+            return _save(measure, options.save)
+        outcome = (
+            _in_turn(measure) if options.against is None else _against(measure, options.against)
+        )
+    gate_text.tell(outcome, "json" if options.as_json else options.form)
     return STATUS[outcome.compared.verdict]
 
 
-def _in_turn(measure: Measure) -> Told:
-    """The verdict on two commands, or on one here and in a commit, measured in turn."""
-    asked = measure.asked
-    commands = asked.commands
-    base = asked.base
+def _in_turn(measure: Measure) -> Outcome:
+    """Measures two commands, or one command here and in a commit, in turn."""
+    options = measure.options
+    commands = options.commands
+    base = options.base
     with contextlib.ExitStack() as stack:
         folders = [Path.cwd(), Path.cwd()]
         if base is not None:
-            commands = [asked.command] * 2
+            commands = [options.command] * 2
             below = _git("rev-parse", "--show-prefix").stdout.strip()
             folders[0] = stack.enter_context(worktree(base)) / below
             if not folders[0].is_dir():
@@ -200,73 +200,73 @@ def _in_turn(measure: Measure) -> Told:
             return values[-1]
 
         for side in (0, 1):
-            timed(side)  # into the caches
+            timed(side)  # warms the caches
         began = time.monotonic()
-        compared = in_turn(timed, asked.minutes, asked.noticeable, gate_told.progress())
+        compared = in_turn(timed, options.minutes, options.noticeable, gate_text.progress())
         wipe()
     seconds = time.monotonic() - began
     before = as_told(commands[0])
     if base is not None:
         before = Said("gate_at_commit", {"command": commands[0], "commit": base})
-    return Told(
+    return Outcome(
         compared,
         len(values) // 2 - 1,
         "pairs",
         seconds,
-        asked.unit,
-        asked.is_rate,
-        asked.noticeable,
+        options.unit,
+        options.is_rate,
+        options.noticeable,
         (before, as_told(commands[1])),
     )
 
 
 def _save(measure: Measure, name: str) -> int:
-    """Keeps what a command takes under a name."""
+    """Measures a command and saves the result as a baseline. Returns the exit status."""
     values, seconds = _sampled(measure)
-    path = gate_baseline.save(name, replace(_baseline(measure.asked), values=tuple(values)))
+    path = gate_baseline.save(name, replace(_baseline(measure.options), values=tuple(values)))
     text = Texts(usual_language(), "gate")
     say(text("saved", runs=text("runs", count=len(values), seconds=seconds), path=path))
     return 0
 
 
-def _against(measure: Measure, name: str) -> Told:
-    """The verdict on what a command takes now and what was saved under a name."""
-    asked = measure.asked
+def _against(measure: Measure, name: str) -> Outcome:
+    """Measures a command and compares it with a saved baseline."""
+    options = measure.options
     old = gate_baseline.load(name)
-    gate_baseline.check_alike(name, old, _baseline(asked))
+    gate_baseline.check_alike(name, old, _baseline(options))
     values, seconds = _sampled(measure)
     saved: Numbers = {"command": old.command, "name": name, "date": old.measured_at}
-    return Told(
-        gate_baseline.compared(name, old.values, values, asked.noticeable),
+    return Outcome(
+        gate_baseline.compared(name, old.values, values, options.noticeable),
         len(values),
         "runs",
         seconds,
-        asked.unit,
-        asked.is_rate,
-        asked.noticeable,
-        (Said("gate_of_baseline", saved), as_told(asked.command)),
+        options.unit,
+        options.is_rate,
+        options.noticeable,
+        (Said("gate_of_baseline", saved), as_told(options.command)),
         Said("gate_baseline_drifts", {"name": name}),
     )
 
 
-def _baseline(asked: Asked) -> Baseline:
-    """A baseline of this command, here and now, without its times."""
-    what = asked.reads or ("cpu" if asked.cpu_time else "wall")
+def _baseline(options: Options) -> Baseline:
+    """Baseline of this command on this machine, still without times."""
+    reads = options.reads or ("cpu" if options.cpu_time else "wall")
     machine = gate_baseline.machine()
-    return Baseline(asked.command, what, asked.is_rate, machine, gate_baseline.now(), ())
+    return Baseline(options.command, reads, options.is_rate, machine, gate_baseline.now(), ())
 
 
 def _sampled(measure: Measure) -> tuple[list[float], float]:
-    """Times of one command, and the seconds that taking them took."""
-    asked = measure.asked
+    """Times of one command, and the seconds spent on measuring them."""
+    options = measure.options
 
     def timed() -> float:
-        return _value(asked.command, Path.cwd(), measure)
+        return _value(options.command, Path.cwd(), measure)
 
-    timed()  # into the caches
+    timed()  # warms the caches
     began = time.monotonic()
     values = gate_baseline.sampled(
-        timed, asked.minutes, asked.noticeable, time.monotonic, gate_told.progress()
+        timed, options.minutes, options.noticeable, time.monotonic, gate_text.progress()
     )
     wipe()
     return values, time.monotonic() - began
@@ -274,7 +274,8 @@ def _sampled(measure: Measure) -> tuple[list[float], float]:
 
 @contextlib.contextmanager
 def _watcher() -> Iterator[IO[bytes]]:
-    """The input of a shell that outlives this process, and ends the command that it left."""
+    """Starts a shell that outlives this process and kills a command that it leaves running. Yields
+    the shell's stdin."""
     nothing = subprocess.DEVNULL
     with subprocess.Popen(
         ["/bin/sh", "-c", WATCHER],
@@ -289,33 +290,33 @@ def _watcher() -> Iterator[IO[bytes]]:
 
 
 def _value(command: str, folder: Path, measure: Measure) -> float:
-    """Seconds that a command takes, or the last number that it prints; of a rate 1 ÷ it. Raises
-    ConfigurationError."""
+    """Seconds that a command takes, or the last number that it prints; for a rate, 1 ÷ rate. Raises
+    ConfigurationError if it fails or prints no such number."""
     seconds, printed = _run(command, folder, measure)
-    pattern = measure.asked.reads
+    pattern = measure.options.reads
     if not pattern:
         return seconds
-    found = re.findall(pattern, printed)
-    asked: Numbers = {"command": command, "reads": pattern}
-    if not found:
-        raise ConfigurationError(Said("gate_reads_nothing", asked))
-    last = found[-1] if isinstance(found[-1], str) else found[-1][0]
+    matches = re.findall(pattern, printed)
+    details: Numbers = {"command": command, "reads": pattern}
+    if not matches:
+        raise ConfigurationError(Said("gate_reads_nothing", details))
+    last = matches[-1]
+    first_group = last if isinstance(last, str) else last[0]
     number = math.nan
     with contextlib.suppress(ValueError):
-        number = float(last)
+        number = float(first_group)
     if not 0 < number < math.inf:
-        read = repr(found[-1])
-        raise ConfigurationError(Said("gate_reads_no_number", {**asked, "read": read}))
-    if measure.asked.is_rate:
+        raise ConfigurationError(Said("gate_reads_no_number", {**details, "read": repr(last)}))
+    if measure.options.is_rate:
         return 1 / number
     return number
 
 
 def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
-    """Wall seconds that a command takes, or CPU seconds, and what it prints. Raises
-    ConfigurationError."""
-    late = threading.Event()
-    limit_s = 60 * measure.asked.minutes
+    """Runs a command and returns its wall or CPU seconds and its output. Raises ConfigurationError
+    if it fails or takes longer than the given minutes."""
+    is_late = threading.Event()
+    limit_s = 60 * measure.options.minutes
     with tempfile.TemporaryFile() as out:
         streams: dict[str, Any] = {
             "stdin": measure.watcher,
@@ -324,38 +325,38 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
         }
         began = measure.clock()
         process = subprocess.Popen(
-            ["/bin/sh", "-c", TELLING, command], cwd=folder, start_new_session=True, **streams
+            ["/bin/sh", "-c", REPORTING, command], cwd=folder, start_new_session=True, **streams
         )
 
         def end() -> None:
-            late.set()
+            is_late.set()
             os.killpg(process.pid, signal.SIGKILL)
 
-        # Popen's own limit polls, and so adds up to 50 ms.
-        watch = threading.Timer(limit_s, end)
-        watch.daemon = True  # a signal before the block below must not wait for it
-        watch.start()
+        # Popen's own time limit polls, which adds up to 50 ms.
+        timer = threading.Timer(limit_s, end)
+        timer.daemon = True  # a signal before the block below must not wait for it
+        timer.start()
         try:
             status = process.wait()
             seconds = measure.clock() - began
         finally:
-            watch.cancel()
+            timer.cancel()
             if process.poll() is None:
                 end()
                 process.wait()
-            measure.ended()
+            measure.report_ended()
         out.seek(0)
         printed = out.read().decode(errors="replace")
-    if late.is_set():
+    if is_late.is_set():
         limit: Numbers = {"command": command, "seconds": limit_s}
         raise ConfigurationError(Said("gate_too_long", limit))
     if status:
-        raise ConfigurationError(_ended(command, status, printed))
+        raise ConfigurationError(_failure(command, status, printed))
     return seconds, printed
 
 
-def _ended(command: str, status: int, printed: str) -> Said:
-    """The way in which a command failed, and the last line that it printed."""
+def _failure(command: str, status: int, printed: str) -> Said:
+    """The sentence for a failed command: its exit status or signal, and the last line of output."""
     lines = printed.strip().splitlines()
     last = as_told(lines[-1][:LONGEST_SAID]) if lines else Said("gate_said_nothing")
     if status > 0:
@@ -363,30 +364,30 @@ def _ended(command: str, status: int, printed: str) -> Said:
     return Said("gate_signal", {"command": command, "signal": -status, "last": last})
 
 
-def _leave(number: int, frame: object) -> None:
-    """Ends commands, of which one may have begun before anything holds it, and then this
-    process."""
+def _end_commands(number: int, frame: object) -> None:
+    """Handles a signal: kills all child commands, also one that has only just started, then ends
+    this process."""
     for child in psutil.Process().children():
         with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-    leave(number, frame)
+    end_by_signal(number, frame)
 
 
 @contextlib.contextmanager
 def worktree(commit: str) -> Iterator[Path]:
-    """A checkout of a commit of this folder's repository, removed after the block, and by the next
-    start where this process was killed. Raises ConfigurationError."""
+    """A worktree of a commit of this folder's repository, removed after the block. If this process
+    is killed, the next start removes it. Raises ConfigurationError if git fails."""
     with scratch() as parent:
         folder = parent / "base"
-        _git("worktree", "prune")  # of those whose folders went with `scratch`
+        _git("worktree", "prune")  # those whose folders `scratch` has removed
         try:
             done = _git("worktree", "add", "--detach", str(folder), commit)
             if done.returncode:
                 printed = done.stderr.strip() or f"exit status {done.returncode}"
                 last_line = printed.splitlines()[-1]
-                told: Numbers = {"commit": commit, "line": last_line}
-                raise ConfigurationError(Said("no_checkout", told))
+                details: Numbers = {"commit": commit, "line": last_line}
+                raise ConfigurationError(Said("no_checkout", details))
             yield folder
         finally:
             _git("worktree", "remove", "--force", str(folder))

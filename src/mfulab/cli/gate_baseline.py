@@ -1,4 +1,5 @@
-"""Named baselines of a gate: what a command took, kept in `.mfulab/gate/NAME.json` of the folder."""
+"""Named baselines of a gate: times of a command, kept in `.mfulab/gate/NAME.json` of the current
+folder."""
 
 import math
 import re
@@ -24,7 +25,7 @@ FEWEST, MOST = 8, 60  # runs of a command
 
 @dataclass(frozen=True)
 class Baseline:
-    """Times that a command took, where and when; of a rate 1 ÷ it."""
+    """Times of a command, with machine and date. Rates are kept as 1 ÷ rate."""
 
     command: str
     reads: str  # the regular expression, `cpu` or `wall`
@@ -35,12 +36,13 @@ class Baseline:
 
 
 def machine() -> str:
-    """The machine as far as times depend on it: its CPU and how many cores may be used."""
+    """The properties of the machine that times depend on: its CPU and the number of usable
+    cores."""
     return f"{cpu.cpu().name}, {cpu.usable_cores()} cores"
 
 
 def now() -> str:
-    """The time, as a baseline holds it."""
+    """Current time (UTC) in ISO 8601, as baselines hold it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -51,17 +53,17 @@ def sampled(
     clock: Callable[[], float],
     say: Callable[[Said], object],
 ) -> list[float]:
-    """Times of a command in several runs: until the interval is a third of what is noticeable, or
-    the minutes are over."""
+    """Times of a command in several runs. Ends once the relative half-width of their interval is
+    below a third of `noticeable`, or another run would exceed `minutes`."""
     began = clock()
     values = list[float]()
     while len(values) < MOST:
         values.append(timed())
         spent = (clock() - began) / 60
-        stands: Numbers = {"count": len(values), "spent": spent, "minutes": minutes}
-        say(Said("gate_sampled", stands))
-        each = spent / len(values)
-        if len(values) > 1 and spent + each > minutes:
+        progress: Numbers = {"count": len(values), "spent": spent, "minutes": minutes}
+        say(Said("gate_sampled", progress))
+        mean = spent / len(values)
+        if len(values) > 1 and spent + mean > minutes:
             break
         if len(values) >= FEWEST and (relative_half_width(values) or math.inf) < noticeable / 3:
             break
@@ -69,14 +71,14 @@ def sampled(
 
 
 def save(name: str, baseline: Baseline) -> Path:
-    """Writes a baseline. Raises ConfigurationError for a name that is none."""
+    """Writes a baseline and returns its path. Raises ConfigurationError if the name is invalid."""
     path = _path("--save", name)
     write_json(path, asdict(baseline), indent=1)
     return path
 
 
 def load(name: str) -> Baseline:
-    """Reads a baseline. Raises ConfigurationError where there is none, or none that can be read."""
+    """Reads a baseline. Raises ConfigurationError if it does not exist or cannot be read."""
     path = _path("--against", name)
     if not path.exists():
         saved = [other.stem for other in FOLDER.glob("*.json")]
@@ -95,8 +97,8 @@ def load(name: str) -> Baseline:
 
 
 def check_alike(name: str, old: Baseline, new: Baseline) -> None:
-    """Raises ConfigurationError where a baseline was measured elsewhere, or measured another
-    thing."""
+    """Raises ConfigurationError if a baseline was measured on another machine, or is of another
+    quantity."""
     for key in ("machine", "reads", "is_rate"):
         before, after = getattr(old, key), getattr(new, key)
         if before != after:
@@ -105,7 +107,8 @@ def check_alike(name: str, old: Baseline, new: Baseline) -> None:
 
 
 def compared(name: str, old: Sequence[float], new: Sequence[float], noticeable: float) -> Compared:
-    """A verdict on two sets of runs that were not measured in turn, by both medians' intervals."""
+    """Verdict on two sets of runs that were not measured in turn, from the confidence intervals of
+    both medians."""
     medians = statistics.median(old), statistics.median(new)
     ratio = medians[1] / medians[0]
     halves = list(map(relative_half_width, (old, new)))

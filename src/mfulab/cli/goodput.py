@@ -1,5 +1,5 @@
-"""`mfulab goodput FOLDER`: the ladder of a job, from wall time to useful tokens, and where the rest
-went."""
+"""`mfulab goodput FOLDER`: the ladder of a job, from wall time to useful tokens, and the parts of
+the lost time."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from mfulab.core.said import Numbers, Said, of_source
 from mfulab.loop.goodput.ladder import RUNGS, Job, job_of
 from mfulab.loop.interactive.show import add_rung
 
-FIRST = ("step", "lost", "down")  # always of the same colours in the figure
+FIRST = ("step", "lost", "down")  # spans with fixed colours in the figure
 
 
 @command(
@@ -54,8 +54,8 @@ def show(
     interval_s: float,
     language: str,
 ) -> int:
-    """Prints the ladder once, or serves it for Prometheus until interrupted, read anew every
-    `interval_s` seconds."""
+    """Prints the ladder once, or serves it for Prometheus until interrupted, updated every
+    `interval_s` seconds. Returns the exit status."""
     if figure:
         _draw(job_of(folder), figure, language)
 
@@ -63,9 +63,10 @@ def show(
         while True:
             job = job_of(folder)
             row = job.row()
-            columns = {
-                f"goodput_{name}" if name != "job" else "name": value for name, value in row.items()
-            }
+            columns: Record = {"name": row["job"]}
+            for name, value in row.items():
+                if name != "job":
+                    columns[f"goodput_{name}"] = value
             columns |= {"answer": answer(job, row), "notes": _notes(job, Texts("en", "goodput"))}
             yield columns, _picture(job, row, language)
             time.sleep(interval_s)
@@ -74,7 +75,8 @@ def show(
 
 
 def answer(job: Job, row: Row) -> Answer:
-    """Goodput: the share of the job's time that went into steps that were kept, in %."""
+    """Goodput of a job, in %: the share of its time that went into steps whose result was kept. It
+    has no value if no time is known."""
     kept = row["kept_percent"]
     if kept is None:
         return unanswered("%", Said("untimed"))
@@ -86,10 +88,10 @@ def answer(job: Job, row: Row) -> Answer:
 
 
 def _notes(job: Job, text: Texts) -> list[str]:
-    return [
-        *(text(key, **values) for key, values in job.notes),
-        *[text("no_mfu")] * (job.mfu["steps"] is None),
-    ]
+    notes = [text(key, **values) for key, values in job.notes]
+    if job.mfu["steps"] is None:
+        notes.append(text("no_mfu"))
+    return notes
 
 
 def _picture(job: Job, row: Record, language: str) -> Group:
@@ -99,36 +101,38 @@ def _picture(job: Job, row: Record, language: str) -> Group:
         percent = row[f"{name}_percent"]
         if percent is not None:
             add_rung(rungs, text(name), percent)
-    whole = sum(job.spans.values()) or 1
-    for name, part in job.spans.most_common():
-        if part:
-            of_rank = text.duration(part / 1e9 / len(job.timed))
-            losses.add_row(text.name("span", name), of_rank, in_percent(100 * part / whole))
-    besides = (
-        text("beside", name=text.name("span", name), seconds=part / 1e9)
-        for name, part in job.beside.items()
+    total_ns = sum(job.spans.values()) or 1
+    for name, span_ns in job.spans.most_common():
+        if span_ns:
+            per_rank = text.duration(span_ns / 1e9 / len(job.timed))
+            share = in_percent(100 * span_ns / total_ns)
+            losses.add_row(text.name("span", name), per_rank, share)
+    overlapped = (
+        Text(text("beside", name=text.name("span", name), seconds=span_ns / 1e9))
+        for name, span_ns in job.beside.items()
     )
     notes = (Text(note, style="dim") for note in _notes(job, text))
     summary = Text(text("summary", **row), style="bold")
-    return Group(summary, rungs, Text(text("where")), losses, *map(Text, besides), *notes)
+    return Group(summary, rungs, Text(text("where")), losses, *overlapped, *notes)
 
 
 def _draw(job: Job, file: Path, language: str) -> None:
-    """Writes the figure as SVG, PNG or PDF by the file's ending. Raises ConfigurationError for any
-    other."""
+    """Writes the figure as SVG, PNG or PDF, chosen by the file's ending. Raises ConfigurationError
+    for any other ending."""
     import seaborn as sns
 
     from mfulab.lab.report.drawing import style
     from mfulab.lab.report.figures import WRITERS
 
-    if (write := WRITERS.get(file.suffix[1:])) is None:
+    write = WRITERS.get(file.suffix[1:])
+    if write is None:
         endings = Said("ends_in_none", {"endings": f".{', .'.join(WRITERS)}"})
         raise ConfigurationError(of_source(f"--figure {file}", endings))
     text = Texts(language, "goodput")
     row = job.row()
     others = []
-    for name, part in job.spans.most_common():
-        if part and name not in FIRST:
+    for name, span_ns in job.spans.most_common():
+        if span_ns and name not in FIRST:
             others.append(name)
     colors = dict(zip(FIRST, (style.PALETTE[2], style.PALETTE[3], style.GRID), strict=True))
     colors |= dict(zip(others, sns.color_palette("muted", len(others)).as_hex(), strict=True))
@@ -137,10 +141,12 @@ def _draw(job: Job, file: Path, language: str) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(3, 1))
         start = min(stretch.began for stretch in job.stretches)
         for stretch in job.stretches:
-            now = (stretch.began - start) / 1e9
-            for name, part in stretch.spans.items():
-                left.barh(str(stretch.rank), part / 1e9, left=now, color=colors[name], linewidth=0)
-                now += part / 1e9
+            began_s = (stretch.began - start) / 1e9
+            for name, span_ns in stretch.spans.items():
+                span_s = span_ns / 1e9
+                color = colors[name]
+                left.barh(str(stretch.rank), span_s, left=began_s, color=color, linewidth=0)
+                began_s += span_s
         left.set(xlabel=text("seconds"), ylabel=text("rank"))
         left.invert_yaxis()
         shares = {}

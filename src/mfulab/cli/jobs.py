@@ -1,4 +1,4 @@
-"""`mfulab watch --jobs URL`: utilization beside OFU by user and job, from a Prometheus server that
+"""`mfulab watch --jobs URL`: utilization and OFU per user and job, from a Prometheus server that
 scrapes DCGM."""
 
 import math
@@ -20,37 +20,39 @@ from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
 
-# Labels by which exporters name one thing: dcgm-exporter with --hpc-job-mapping-dir,
-# slurm-job-exporter, Kubernetes.
+# Labels for job and user in dcgm-exporter with --hpc-job-mapping-dir, slurm-job-exporter and
+# Kubernetes.
 JOB = ("hpc_job", "slurmjobid", "exported_pod", "pod")
 USER = ("user", "exported_namespace", "namespace")
-# Unless Prometheus honours labels, these are the exporter's own, and the workload's are `exported_…`.
+# Unless Prometheus is set to honour labels, these name the exporter's own pod, and the workload's
+# have the prefix `exported_`.
 OWN = ("pod", "namespace")
 _EXPORTER = re.compile(r"exporter|dcgm", re.IGNORECASE)
 BUSY = "DCGM_FI_DEV_GPU_UTIL"
 CYCLES = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE * DCGM_FI_DEV_SM_CLOCK"
 OF_JOB = ", ".join((*JOB, *USER, "modelName"))
 BY = f"by ({OF_JOB})"
-# A GPU or a part of one, of however many scrapes and processes its series are.
+# One group per GPU or MIG instance, even if several scrapes or processes have series of it.
 OF_GPU = f"by ({OF_JOB}, UUID, gpu, GPU_I_ID, Hostname)"
-QUERIES = {  # in PromQL, of each job and device; a sample a minute
+QUERIES = {  # in PromQL, per job and device, sampled once a minute
     "gpus": f"count {BY} (max {OF_GPU} (count_over_time({BUSY}[RANGE:1m])))",
     "gpu_hours": f"sum {BY} (max {OF_GPU} (count_over_time({BUSY}[RANGE:1m]))) / 60",
     "utilization_percent": f"avg {BY} (max {OF_GPU} (avg_over_time({BUSY}[RANGE:1m])))",
     "active_mhz": f"avg {BY} (max {OF_GPU} (avg_over_time(({CYCLES})[RANGE:1m])))",
 }
-# slurm-job-exporter's
+# Owners of jobs, from slurm-job-exporter.
 OWNERS = "group by (user, slurmjobid) (last_over_time(slurm_job_utilization_gpu[RANGE:1m]))"
 COLUMNS = ("user", "job", "device", "gpus", "gpu_hours", "utilization_percent", "ofu_percent")
 NOTE = "OFU: tensor pipe × clock ÷ the peak's clock. It misses work in fp32 and fp64, and needs a known device."
 
 
-DEADLINE_S = 10.0  # of all queries together
+DEADLINE_S = 10.0  # for all queries together
 
 
 @dataclass(frozen=True)
 class Server:
-    """A Prometheus server, and when all of its answers must be there, by the monotonic clock."""
+    """A Prometheus server, and the time.monotonic() by which all of its answers must have
+    arrived."""
 
     address: str
     option: str
@@ -59,42 +61,52 @@ class Server:
 
 @dataclass(frozen=True)
 class Series:
-    """One answer of Prometheus: its labels and its value."""
+    """One time series in an answer of Prometheus: its labels and current value."""
 
     labels: Mapping[str, str]
     value: float
 
 
 def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[Record, Group]]:
-    """Jobs of the last hours, for ever. Raises ConfigurationError where no Prometheus answers, or
-    knows no job."""
+    """Yields a sample and a table of the jobs of the last hours every `interval_s` seconds, without
+    end. Raises ConfigurationError if no Prometheus answers, or it knows no job."""
     while True:
         jobs = jobs_of(url, hours)
         shown = table(COLUMNS[:3], COLUMNS[3:])
         for job in jobs:
-            texts = (
-                f"{job[name]:.1f}" if isinstance(job[name], float) else str(job[name])
-                for name in COLUMNS
-            )
-            shown.add_row(*("—" if text == "None" else text for text in texts))
+            shown.add_row(*(_cell(job[name]) for name in COLUMNS))
         yield {"unix_s": time.time(), "jobs": jobs}, Group(shown, Text(NOTE, style="dim"))
         time.sleep(interval_s)
 
 
+def _cell(value: object) -> str:
+    if value is None:
+        return "—"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return str(value)
+
+
 def jobs_of(url: str, hours: float) -> list[Record]:
-    """A row a job and device, the one with most GPU hours between utilization and OFU first,
-    unknown ones last."""
+    """One row per job and device, sorted by GPU hours × (utilization − OFU), largest first, unknown
+    last. Raises ConfigurationError like `frames`."""
     address = (url if "://" in url else f"http://{url}").rstrip("/")
     server = Server(address, f"--jobs {url}", time.monotonic() + DEADLINE_S)
     users = _owners(server, hours)
     rows = dict[tuple[str, str, str], Record]()
     for column, query in QUERIES.items():
-        answers = _asked(server, query, hours)
+        answers = _query(server, query, hours)
         is_exported = any(series.labels.get("exported_pod") for series in answers)
         for series in answers:
-            names = _names(_of_workload(series.labels, is_exported), users)
-            if names is not None:
-                rows.setdefault(names, _empty_row(*names))[column] = series.value
+            labels = _workload_labels(series.labels, is_exported)
+            names = _names(labels, users)
+            if names is None:
+                continue
+            if names not in rows:
+                user, job, device = names
+                empty = dict.fromkeys(COLUMNS)
+                rows[names] = empty | {"user": user, "job": job, "device": device}
+            rows[names][column] = series.value
     if not rows:
         without: Numbers = {"metric": BUSY, "hours": hours, "labels": ", ".join(JOB)}
         raise ConfigurationError(of_source(f"--jobs {url}", Said("no_label_of_jobs", without)))
@@ -104,15 +116,15 @@ def jobs_of(url: str, hours: float) -> list[Record]:
 
 
 def _owners(server: Server, hours: float) -> dict[str, str]:
-    """Users by the numbers of Slurm's jobs."""
+    """User of each Slurm job, keyed by job number."""
     users = dict[str, str]()
-    for series in _asked(server, OWNERS, hours):
+    for series in _query(server, OWNERS, hours):
         users[series.labels.get("slurmjobid", "")] = series.labels.get("user", "")
     return users
 
 
 def _names(labels: Mapping[str, str], users: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """User, job and device of a series; None of a series that names no job."""
+    """User, job and device of a series; None if its labels name no job."""
     job = _first(labels, JOB)
     if not job:
         return None
@@ -120,12 +132,9 @@ def _names(labels: Mapping[str, str], users: Mapping[str, str]) -> tuple[str, st
     return user, job, labels.get("modelName", "")
 
 
-def _empty_row(user: str, job: str, device: str) -> Record:
-    return dict.fromkeys(COLUMNS) | {"user": user, "job": job, "device": device}
-
-
 def _fill(row: Record) -> None:
-    """Sets OFU by the clock of the tensor cores, where the device's own is known."""
+    """Sets `ofu_percent` from the tensor cores' active clock, if the device's peak clock is
+    known."""
     active_mhz = row.pop("active_mhz", None)
     clock_mhz = peak(row["device"], "fp16").spec_clock_mhz
     row["gpus"] = None if row["gpus"] is None else int(row["gpus"])
@@ -134,15 +143,15 @@ def _fill(row: Record) -> None:
 
 
 def _unused_hours(job: Row) -> float:
-    """GPU hours between utilization and OFU; below all numbers where one is not known."""
+    """GPU hours × (utilization − OFU), a sort key; minus infinity if one of them is unknown."""
     utilization, ofu = job["utilization_percent"], job["ofu_percent"]
     if None in (job["gpu_hours"], utilization, ofu):
         return -math.inf
     return float(job["gpu_hours"] * (utilization - ofu))
 
 
-def _of_workload(labels: Mapping[str, str], is_exported: bool) -> Mapping[str, str]:
-    """Labels without those of the exporter's own pod, which names no job."""
+def _workload_labels(labels: Mapping[str, str], is_exported: bool) -> Mapping[str, str]:
+    """Labels without those of the exporter's own pod, which is not a job."""
     is_own = is_exported or bool(_EXPORTER.search(labels.get("pod", "")))
     ignored = OWN if is_own else ()
     return leave_out(labels, ignored)
@@ -155,22 +164,23 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     return ""
 
 
-def _asked(server: Server, query: str, hours: float) -> list[Series]:
-    """Each series that a query gives now, without those that are no number."""
+def _query(server: Server, query: str, hours: float) -> list[Series]:
+    """Current series of a query, without infinite and NaN values. Raises ConfigurationError if the
+    answer is not Prometheus's."""
     minutes = max(1, round(60 * hours))
-    asked = urllib.parse.urlencode({"query": query.replace("RANGE", f"{minutes}m")})
-    rest_s = max(0.0, server.until - time.monotonic())
-    text = loaded(f"{server.address}/api/v1/query?{asked}", server.option, rest_s)
+    parameters = urllib.parse.urlencode({"query": query.replace("RANGE", f"{minutes}m")})
+    left_s = max(0.0, server.until - time.monotonic())
+    text = loaded(f"{server.address}/api/v1/query?{parameters}", server.option, left_s)
     try:
         series = list(map(_series, parse_json(text)["data"]["result"]))
     except (ValueError, TypeError, LookupError) as error:
         other = Said("no_prometheus", {"error": str(error)[:80]})
         raise ConfigurationError(of_source(server.option, other)) from error
-    return [each for each in series if math.isfinite(each.value)]
+    return [one for one in series if math.isfinite(one.value)]
 
 
 def _series(result: Any) -> Series:
-    """A series of an answer. Raises TypeError for labels that are no texts."""
+    """Parses one series of an answer. Raises TypeError if a label is not a text."""
     labels = dict(result["metric"])
     for name, value in labels.items():
         if not isinstance(value, str):

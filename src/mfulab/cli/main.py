@@ -1,4 +1,4 @@
-"""The `mfulab` command: a subcommand's module is imported when it is asked for.
+"""The `mfulab` command. A subcommand's module is imported only when it is called.
 
 Completion in bash, which click makes from the options: eval "$(_MFULAB_COMPLETE=bash_source mfulab)"
 """
@@ -18,27 +18,27 @@ from click.shell_completion import CompletionItem
 
 import mfulab
 from mfulab.cli.commands import COMMANDS, READERS
-from mfulab.cli.help import Told
+from mfulab.cli.help import LocalisedCommand
 from mfulab.cli.options import HELP, Command, ExtraArgumentError, RefusedValueError
 from mfulab.core.printing import say
 
 if TYPE_CHECKING:
     from mfulab.core.said import Number, Said, said_by
 
-# Of a file that cannot be used, by the system's number; others are told in its own words.
+# Keys of sentences for a file that cannot be used; other errors keep the system's message.
 OF_FILES = {
     errno.ENOENT: "file_missing",
     errno.EACCES: "no_permission",
     errno.EISDIR: "is_a_folder",
 }
-# What the loader says of a library for which there is no memory.
+# Message of the dynamic loader when there is no memory for a library.
 UNMAPPED = "failed to map segment"
 MISTAKE = 2
 
 
-class Subcommands(Told, click.Group):
-    """The command itself, whose help lists the subcommands by who needs them, each sentence whole.
-    Neither help nor completion of a name imports one."""
+class Subcommands(LocalisedCommand, click.Group):
+    """The command `mfulab`. Its help lists the subcommands by the readers who need them. Neither
+    help nor completion imports a subcommand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -63,12 +63,12 @@ class Subcommands(Told, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for reader in READERS:
-            own = []
+            rows = []
             for name, entry in COMMANDS.items():
                 if entry.reader == reader:
-                    own.append((name, entry.summary))
+                    rows.append((name, entry.summary))
             with formatter.section(reader):
-                formatter.write_dl(own)
+                formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         names = []
@@ -89,19 +89,21 @@ def tree() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
-    given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
-    _mend_columns()
-    with _any_letter():
-        status = _status(given)
-    # a script of the user's: its streams and its errors are its own
+    """Runs a subcommand and returns its exit status; 2 for a mistake in the arguments. `arguments`
+    default to those of the process."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
+    _drop_unusable_columns()
+    with _replacing_letters():
+        status = _status(words)
+    # A user's script: its streams and its errors must stay untouched.
     if callable(status):
         return status()
     return status
 
 
-def _mend_columns() -> None:
-    """A terminal of no width would show nothing, and one of a million letters fill the memory."""
+def _drop_unusable_columns() -> None:
+    """Unsets COLUMNS unless it is from 1 to 9999: rich prints nothing at width 0, and a huge width
+    fills the memory."""
     columns = os.environ.get("COLUMNS", "80")
     is_number = columns.isdecimal() and len(columns) < 5
     if not is_number or not int(columns):
@@ -109,8 +111,8 @@ def _mend_columns() -> None:
 
 
 @contextmanager
-def _any_letter() -> Iterator[None]:
-    """Lets streams show `?` for letters that their encoding lacks."""
+def _replacing_letters() -> Iterator[None]:
+    """Lets stdout and stderr print `?` for characters that their encoding lacks."""
     streams = []
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "errors"):
@@ -126,51 +128,52 @@ def _any_letter() -> Iterator[None]:
                 stream.reconfigure(errors=errors)  # type: ignore[union-attr]
 
 
-def _status(given: Sequence[str]) -> Any:
-    """The exit status, or what is to be called for it. A mistake, or a file that cannot be used, is
-    one sentence."""
+def _status(words: Sequence[str]) -> Any:
+    """Runs the subcommand. Returns the exit status, or a callable that returns it. Mistakes and
+    unusable files are reported in one sentence."""
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
     from mfulab.core.said import Said
     from mfulab.core.terminal_language import error_in_words, in_words
 
-    told: Said | None
+    reason: Said | None
     try:
-        return tree.main(list(given), prog_name="mfulab", standalone_mode=False) or 0
+        return tree.main(list(words), prog_name="mfulab", standalone_mode=False) or 0
     except click.ClickException as error:
         say(_mistake(error), end="", file=sys.stderr)
-        _answer_refused(given, error.format_message())
+        _print_refused_answer(words, error.format_message())
         return error.exit_code
     except click.Abort:
         return 128 + 2  # SIGINT
     except (ConfigurationError, UnsupportedError) as error:
-        return _refuse(given, error_in_words(error), str(error))
+        return _refuse(words, error_in_words(error), str(error))
     except ModuleNotFoundError as error:
-        told = lacks(Said("this"), error.name or "")
-        if told is None:
+        reason = lacks(Said("this"), error.name or "")
+        if reason is None:
             raise
-    except BrokenPipeError:  # as of `mfulab … | head`
+    except BrokenPipeError:  # for example in `mfulab … | head`
         _discard_output()
         return 0
     except (MemoryError, ImportError) as error:
         is_for_memory = isinstance(error, MemoryError) or UNMAPPED in str(error)
         if not is_for_memory:
             raise
-        told = Said("no_memory_left")
+        reason = Said("no_memory_left")
     except OSError as error:
-        told = _of_file(error)
-        if told is None:
+        reason = _of_file(error)
+        if reason is None:
             raise
-    return _refuse(given, in_words(told), str(told))
+    return _refuse(words, in_words(reason), str(reason))
 
 
-def _refuse(given: Sequence[str], sentence: str, english: str) -> int:
-    """Says why nothing was done: in the terminal's language, in JSON in English."""
+def _refuse(words: Sequence[str], sentence: str, english: str) -> int:
+    """Prints why nothing was done, in the terminal's language and, for JSON, in English. Returns
+    the exit status."""
     say(f"mfulab: {sentence}", file=sys.stderr)
-    _answer_refused(given, english)
+    _print_refused_answer(words, english)
     return MISTAKE
 
 
-def _said(key: str, **numbers: "Number | Said") -> str:
+def _sentence(key: str, **numbers: "Number | Said") -> str:
     """A sentence of the catalogues in the terminal's language."""
     from mfulab.core.said import Said
     from mfulab.core.terminal_language import in_words
@@ -179,7 +182,7 @@ def _said(key: str, **numbers: "Number | Said") -> str:
 
 
 def _mistake(error: click.ClickException) -> str:
-    """Message for a mistake in the arguments, framed in the terminal's language."""
+    """Message for a mistake in the arguments, in the terminal's language."""
     from mfulab.core.terminal_language import usual_language
 
     context = error.ctx if isinstance(error, click.UsageError) else None
@@ -189,34 +192,36 @@ def _mistake(error: click.ClickException) -> str:
         return shown.getvalue()
     why = error.format_message()
     if isinstance(error, click.NoSuchOption):
-        why = _said("no_such_option", option=error.option_name)
+        why = _sentence("no_such_option", option=error.option_name)
     elif isinstance(error, click.MissingParameter) and error.param is not None:
-        why = _said("missing_argument", argument=error.param.make_metavar(context))
+        why = _sentence("missing_argument", argument=error.param.make_metavar(context))
     elif isinstance(error, ExtraArgumentError):
-        why = _said("extra_argument", argument=error.words)
+        why = _sentence("extra_argument", argument=error.words)
     elif isinstance(error, RefusedValueError) and error.param is not None:
         name = error.param.get_error_hint(context)
-        why = _said("invalid_value", name=name, why=_said(error.said.key, **error.said.numbers))
+        why = _sentence(
+            "invalid_value", name=name, why=_sentence(error.said.key, **error.said.numbers)
+        )
     elif isinstance(error, click.BadOptionUsage):
-        why = _said(_of_option(error, context), option=error.option_name)
+        why = _sentence(_option_mistake(error, context), option=error.option_name)
     usage = context.get_usage().partition(" ")[2]
-    return _said("mistake", usage=usage, command=context.command_path, why=why) + "\n"
+    return _sentence("mistake", usage=usage, command=context.command_path, why=why) + "\n"
 
 
-def _of_option(error: click.BadOptionUsage, context: click.Context) -> str:
-    """Key of what is wrong with an option's use: its value lacks, or it takes none."""
+def _option_mistake(error: click.BadOptionUsage, context: click.Context) -> str:
+    """Key of the sentence for a misused option: its value is missing, or it takes none."""
     for param in context.command.params:
-        is_it = error.option_name in param.opts
-        if is_it and isinstance(param, click.Option) and param.is_flag:
+        is_misused = error.option_name in param.opts
+        if is_misused and isinstance(param, click.Option) and param.is_flag:
             return "option_takes_none"
     return "option_needs_value"
 
 
-def _answer_refused(given: Sequence[str], sentence: str) -> None:
-    """Prints that there is no answer, where JSON was asked for on the standard output."""
-    options, _, _ = " ".join(given).partition(" -- ")
-    is_file = given[0] == "measure"  # whose --json names a file
-    if is_file or not re.search(r" --json\b| --format[ =]json\b", options):
+def _print_refused_answer(words: Sequence[str], sentence: str) -> None:
+    """Prints an answer without a value if the command line asks for JSON on stdout."""
+    options, _, _ = " ".join(words).partition(" -- ")
+    names_file = words[0] == "measure"  # its --json is a file
+    if names_file or not re.search(r" --json\b| --format[ =]json\b", options):
         return
     from mfulab.core.answer import refused
     from mfulab.core.printing import say_json
@@ -225,14 +230,14 @@ def _answer_refused(given: Sequence[str], sentence: str) -> None:
 
 
 def _of_file(error: OSError) -> "Said | None":
-    """Names the file that cannot be used, or says that the output cannot; None for anything
-    else."""
+    """The sentence for a file that cannot be used, or for an output that cannot be written; None
+    for any other error."""
     from mfulab.core.said import Said
 
     if error.filename is not None:
         key = OF_FILES.get(error.errno or 0, "of_file")
         return Said(key, {"file": os.fsdecode(error.filename), "why": error.strerror or ""})
-    if error.errno is None:  # of our own reader, which names the file
+    if error.errno is None:  # raised by core.files, whose message names the file
         return said_by(error)
     if error.errno in (errno.ENOSPC, errno.EIO):
         _discard_output()
@@ -241,5 +246,5 @@ def _of_file(error: OSError) -> "Said | None":
 
 
 def _discard_output() -> None:
-    """Sends away what is still to be written when Python ends."""
+    """Redirects stdout to /dev/null, so that flushing at exit cannot fail on a closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

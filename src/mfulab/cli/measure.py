@@ -1,4 +1,5 @@
-"""`mfulab measure train.py`: has Python run a script, and measures the steps of the model in it."""
+"""`mfulab measure train.py`: runs a script with Python and measures the steps of the model in
+it."""
 
 import os
 import sys
@@ -53,8 +54,9 @@ from mfulab.loop.interactive.wanted import Wanted
 )
 @LANGUAGE
 def run(words: Sequence[str], is_module: bool, **wanted: Any) -> Callable[[], int]:
-    """Gives what turns this process into Python with the script. Raises ConfigurationError where
-    there is no such script, no folder for the row, or no way into Python."""
+    """Returns a function that replaces this process by Python running the script. Raises
+    ConfigurationError if the script or the row's folder does not exist, or Python's flags prevent
+    measuring."""
     script = words[0]
     path = Path(script)
     if not is_module and not path.is_file() and not (path / "__main__.py").is_file():
@@ -63,20 +65,18 @@ def run(words: Sequence[str], is_module: bool, **wanted: Any) -> Callable[[], in
     out = wanted["out"]
     if out and not out.absolute().parent.is_dir():
         raise ConfigurationError(of_source(f"--json {out}", Said("no_such_folder")))
-    wanted["out"] = out and out.absolute()  # the script may go elsewhere
+    wanted["out"] = out and out.absolute()  # the script may change its folder
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise ConfigurationError(Said("python_flags_hide"))
-    as_module = []
-    if is_module:
-        as_module = ["-m"]
+    as_module = ["-m"] if is_module else []
     arguments = [sys.executable, *_python_options(), *as_module, *words]
-    asked = environment(Wanted(script, **wanted), os.environ)
-    return lambda: os.execve(sys.executable, arguments, asked)  # noqa: S606 (no shell is wanted)
+    variables = environment(Wanted(script, **wanted), os.environ)
+    return lambda: os.execve(sys.executable, arguments, variables)  # noqa: S606 (needs no shell)
 
 
 def _python_options() -> list[str]:
-    """Options that this Python itself was given, such as -u."""
+    """Options that this Python process was started with, such as -u."""
     options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv)]
-    if options and options[-1] in ("-m", "-um"):  # of `python -m mfulab`
+    if options and options[-1] in ("-m", "-um"):  # from `python -m mfulab`
         options[-1:] = ["-u"] if options[-1] == "-um" else []
     return options

@@ -1,5 +1,5 @@
-"""Types of the subcommands' options, which refuse what no command can use; options that several
-commands share; the decorator of a command."""
+"""Types of the subcommands' options, which reject unusable values; options that several commands
+share; the decorator for a command."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from mfulab.cli.commands import COMMANDS
-from mfulab.cli.help import Told
+from mfulab.cli.help import LocalisedCommand
 from mfulab.core.printing import say
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal_language import usual_language
@@ -22,13 +22,13 @@ HELP = ["-h", "--help"]
 STEPS = sorted(
     file.parent.name for file in Path(__file__).parents[1].glob("measurements/*/__init__.py")
 )
-SHOWN = 60  # letters of a value that a message repeats
-LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes, of Linux
+SHOWN = 60  # characters of a value in a message
+LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes, on Linux
 N = TypeVar("N", int, float)
 
 
 def short(value: object) -> str:
-    """A value as a message repeats it."""
+    """A value as messages show it: its repr, cut after `SHOWN` characters."""
     text = repr(value)
     if len(text) <= SHOWN:
         return text
@@ -36,7 +36,8 @@ def short(value: object) -> str:
 
 
 class RefusedValueError(click.BadParameter):
-    """A value that an option or argument cannot have; `said` tells why in any language."""
+    """A value that an option or argument does not accept; `said` is the reason, for any
+    language."""
 
     def __init__(
         self, said: Said, param: click.Parameter | None, ctx: click.Context | None
@@ -46,17 +47,18 @@ class RefusedValueError(click.BadParameter):
 
 
 class Choice(click.Choice[str]):
-    """One of a few words."""
+    """One of a few fixed words."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in self.choices:
             return super().convert(value, param, ctx)
-        named: Numbers = {"value": repr(value), "choices": ", ".join(map(repr, self.choices))}
-        raise RefusedValueError(Said("no_such_choice", named), param, ctx)
+        choices = ", ".join(map(repr, self.choices))
+        numbers: Numbers = {"value": repr(value), "choices": choices}
+        raise RefusedValueError(Said("no_such_choice", numbers), param, ctx)
 
 
 class Number(click.ParamType, Generic[N]):
-    """A number from `least` to `most`, both included; infinity and NaN are none."""
+    """A number from `least` to `most`, both included, and neither infinity nor NaN."""
 
     def __init__(self, kind: type[N], least: N, most: N) -> None:
         self.name = "integer" if kind is int else "number"
@@ -65,7 +67,7 @@ class Number(click.ParamType, Generic[N]):
         self._most: N = most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> N:
-        with suppress(ValueError):  # Python reads no number of 5,000 digits
+        with suppress(ValueError):  # raised for a number of 5,000 digits too
             number = self._kind(value)
             if self._least <= number <= self._most:
                 return number
@@ -75,7 +77,7 @@ class Number(click.ParamType, Generic[N]):
 
 
 class Share(click.ParamType):
-    """A share of one, positive: `5%` or `0.05`."""
+    """A fraction between 0 and 1, both excluded: `5%` or `0.05`."""
 
     name = "share"
 
@@ -94,7 +96,7 @@ class Share(click.ParamType):
 
 
 class Text(click.ParamType):
-    """A text of UTF-8; a word of another encoding, or with a zero byte, is none."""
+    """A text in UTF-8 without zero bytes."""
 
     name = "text"
 
@@ -109,8 +111,8 @@ class Text(click.ParamType):
 
 
 class Name(Text):
-    """One of the names that an attribute of a module holds, or gives; imported once a value is
-    given or completed. `is_open` to what the command knows beside them: a path, a driver's name."""
+    """One of the names in an attribute of a module, which may be a function; imported only when
+    needed. If `is_open`, other texts are valid too, such as a path."""
 
     def __init__(self, name: str, module: str, attribute: str, is_open: bool = False) -> None:
         self.name = name
@@ -119,7 +121,7 @@ class Name(Text):
         self._is_open = is_open
 
     def choices(self) -> Iterable[str]:
-        """Every name."""
+        """All names."""
         names = getattr(import_module(self._module), self._attribute)
         if callable(names):
             return names()
@@ -143,17 +145,13 @@ class Name(Text):
 
 
 def beginning(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """The words that begin so, for a shell; capitals count as small letters."""
-    asked = incomplete.lower()
-    found = []
-    for word in words:
-        if word.lower().startswith(asked):
-            found.append(CompletionItem(word))
-    return found
+    """Completions for a shell: the words that begin with `incomplete`, in any case."""
+    prefix = incomplete.lower()
+    return [CompletionItem(word) for word in words if word.lower().startswith(prefix)]
 
 
 class Location(click.Path):
-    """A path that a file system can hold; `is_file`: a file to write, not a folder."""
+    """A path that a file system can hold; if `is_file`, not a folder."""
 
     def __init__(self, is_file: bool = False) -> None:
         super().__init__(path_type=Path, dir_okay=not is_file)
@@ -164,40 +162,36 @@ class Location(click.Path):
             raise RefusedValueError(Said("no_path", {"value": short(value)}), param, ctx)
         longest = max(map(len, path.split(b"/")))
         if longest > LONGEST_NAME or len(path) > LONGEST_PATH:
-            named = short(os.fsdecode(value))
-            bounds: Numbers = {"value": named, "name": LONGEST_NAME, "path": LONGEST_PATH}
+            shown = short(os.fsdecode(value))
+            bounds: Numbers = {"value": shown, "name": LONGEST_NAME, "path": LONGEST_PATH}
             raise RefusedValueError(Said("path_too_long", bounds), param, ctx)
         return super().convert(value, param, ctx)
 
 
 class Address(Text):
-    """A server's address by http or https, which may lack the `http://`."""
+    """A server's http or https address; `http://` may be omitted."""
 
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         address = super().convert(value, param, ctx)
-        with suppress(ValueError):  # of a host or port that is none
+        with suppress(ValueError):  # an invalid host or port
             parts = urlsplit(address if "://" in address else f"http://{address}")
             is_plain = address.isprintable() and " " not in address
-            if (
-                is_plain
-                and parts.scheme in ("http", "https")
-                and parts.hostname
-                and parts.port != 0
-            ):
+            is_web = parts.scheme in ("http", "https")
+            if is_plain and is_web and parts.hostname and parts.port != 0:
                 return address
         raise RefusedValueError(Said("no_address", {"value": short(value)}), param, ctx)
 
 
 class Overrides(Text):
-    """Words for Hydra, of which `group=option` is completed; bash gives what stands around `=`
-    apart."""
+    """Overrides for Hydra, with completion of `group=option`. Bash passes the texts around `=` as
+    separate words."""
 
     name = "overrides"
 
     def choices(self) -> Mapping[str, Iterable[str]]:
-        """Names of each key's choices."""
+        """Valid values per key; empty if any are."""
         from mfulab.lab.planning import keys
         from mfulab.lab.planning.load import CONFIG
 
@@ -248,36 +242,36 @@ class Several(click.Option):
 
 
 class ExtraArgumentError(click.UsageError):
-    """Words that a command does not take; click tells them in a text alone."""
+    """Words that a command does not take; unlike click's own error it keeps them."""
 
     def __init__(self, words: list[str], ctx: click.Context) -> None:
         self.words = " ".join(words)
         super().__init__(f"Got unexpected extra argument ({self.words})", ctx)
 
 
-class Command(Told):
-    """A subcommand; what its function returns is the exit status."""
+class Command(LocalisedCommand):
+    """A subcommand; its function returns the exit status."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         lacks_all = not args and any(param.required for param in self.params)
-        asks_help = lacks_all or args[:1] == HELP[-1:]  # later ones are Hydra's
+        asks_help = lacks_all or args[:1] == HELP[-1:]  # a later --help is for Hydra
         if asks_help and not ctx.resilient_parsing:
             say(ctx.get_help())
             ctx.exit()
         takes_more = ctx.allow_extra_args
         ctx.allow_extra_args = True
         try:
-            left = super().parse_args(ctx, self._apart(args))
-        except click.BadOptionUsage as error:  # which click raises without where it was
+            extra = super().parse_args(ctx, self._repeat_options(args))
+        except click.BadOptionUsage as error:  # which click raises without a context
             error.ctx = error.ctx or ctx
             raise
         ctx.allow_extra_args = takes_more
-        if left and not takes_more and not ctx.resilient_parsing:
-            raise ExtraArgumentError(left, ctx)
-        return left
+        if extra and not takes_more and not ctx.resilient_parsing:
+            raise ExtraArgumentError(extra, ctx)
+        return extra
 
-    def _apart(self, args: list[str]) -> list[str]:
-        """The words with the name of an option that takes several before each of its values."""
+    def _repeat_options(self, args: list[str]) -> list[str]:
+        """Puts the name of a `Several` option before each of its values, as click expects."""
         several = set[str]()
         for param in self.params:
             if isinstance(param, Several):
@@ -296,10 +290,10 @@ class Command(Told):
 
 
 def command(name: str, example: str, more: str = "", **settings: object) -> Callable[..., Command]:
-    """Makes a function the subcommand of this name. `more` follows the help's first sentence;
-    `settings` are of click's context."""
+    """Decorator that makes a function the subcommand `name`. `more` follows the first sentence of
+    its help; `settings` are click's context settings."""
     paragraphs = filter(None, (COMMANDS[name].summary, more))
-    made = click.command(
+    decorator = click.command(
         name,
         cls=Command,
         help="\n\n".join(paragraphs),
@@ -308,11 +302,11 @@ def command(name: str, example: str, more: str = "", **settings: object) -> Call
     )
 
     def decorate(function: Callable[..., object]) -> Command:
-        own = made(function)
-        for param in own.params:
+        subcommand = decorator(function)
+        for param in subcommand.params:
             if param.type is click.STRING:
                 param.type = TEXT
-        return own
+        return subcommand
 
     return decorate
 
@@ -331,8 +325,8 @@ FORMAT = click.option(
 )
 
 
-def listing(names: Callable[[], Iterable[str]], what: str) -> Callable[..., Any]:
-    """An option `--list`, which prints `names`, a line each, and ends the command."""
+def listing(names: Callable[[], Iterable[str]], noun: str) -> Callable[..., Any]:
+    """An option `--list`, which prints `names`, one per line, and ends the command."""
 
     def show(context: click.Context, option: click.Parameter, is_wanted: bool) -> None:
         if is_wanted:
@@ -345,7 +339,7 @@ def listing(names: Callable[[], Iterable[str]], what: str) -> Callable[..., Any]
         is_eager=True,
         expose_value=False,
         callback=show,
-        help=f"Print the names of all {what}.",
+        help=f"Print the names of all {noun}.",
     )
 
 

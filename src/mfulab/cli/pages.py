@@ -1,4 +1,4 @@
-"""Commands that show tables: figures, slides, the page, a summary."""
+"""Commands that show tables as figures, slides, a page or a summary."""
 
 from typing import Any
 
@@ -37,11 +37,11 @@ TOPICS = click.option(
     metavar="FILE",
     help="Draw nothing: list the figures that have data.",
 )
-def figures(**given: Any) -> int:
+def figures(**options: Any) -> int:
     """Draws the figures of the tables."""
     from mfulab.lab.report.figures import draw
 
-    return draw(**given)
+    return draw(**options)
 
 
 @command("slides", "slides kernels --language ko")
@@ -50,11 +50,11 @@ def figures(**given: Any) -> int:
 @TABLES
 @click.option("--out", type=PATH, default="reports/slides")
 @LANGUAGE
-def slides(**given: Any) -> None:
+def slides(**options: Any) -> None:
     """Draws slides of one text of the seminar."""
     from mfulab.lab.report.slides import save
 
-    save(**given)
+    save(**options)
 
 
 @command("topics", "topics --json")
@@ -63,11 +63,11 @@ def slides(**given: Any) -> None:
 @click.option("--config", type=PATH, default="config")
 @click.option("--notebook", type=PATH, default="notebooks/seminar.ipynb")
 @AS_JSON
-def topics(**given: Any) -> int:
+def topics(**options: Any) -> int:
     """Counts the seminar's topics."""
     from mfulab.lab.report.topics import show
 
-    return show(**given)
+    return show(**options)
 
 
 @command("page", "page --language ko")
@@ -77,11 +77,11 @@ def topics(**given: Any) -> int:
 )
 @click.option("--out", type=FILE, default="reports/report.html")
 @LANGUAGE
-def page(**given: Any) -> None:
+def page(**options: Any) -> None:
     """Writes the page."""
     from mfulab.lab.report.page.document import save
 
-    save(**given)
+    save(**options)
 
 
 @command("summary", "summary")
@@ -89,8 +89,8 @@ def page(**given: Any) -> None:
 @click.option("--page", type=PATH, default="reports/report.html")
 @click.option("--json", "as_json", is_flag=True, help="The measured rows as lines of JSON.")
 @LANGUAGE
-def summary(**given: Any) -> int:
+def summary(**options: Any) -> int:
     """Prints what was measured."""
     from mfulab.lab.report.summary import show
 
-    return show(**given)
+    return show(**options)

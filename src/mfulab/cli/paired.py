@@ -1,5 +1,5 @@
-"""Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits
-both alike. Each side plans with its own code and runs in its own warm worker."""
+"""`mfulab paired`: measures two commits on one machine in turn, in the order A B, later B A, so
+that drift affects both alike. Each side plans with its own code and runs in its own warm worker."""
 
 import contextlib
 import os
@@ -14,8 +14,8 @@ from unittest.mock import patch
 import click
 
 from mfulab.cli.gate import worktree
-from mfulab.cli.leaving import leaving_by
 from mfulab.cli.options import AS_JSON, COUNT, CSV, GATE, MINUTES, NOTICEABLE, command, several
+from mfulab.cli.signals import ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
 from mfulab.core.language import Texts
@@ -31,10 +31,9 @@ from mfulab.lab.runtime import client, lifetime, processes
 from mfulab.lab.tables import compare
 from mfulab.timing import paired
 
-PLACE = Path("results/paired").absolute()
+FOLDER = Path("results/paired").absolute()
 MOST_ROUNDS = 60
-# What each side runs in its own tree: writes the configs of its runs below a folder, one process
-# each.
+# Run by each side in its own checkout: writes the configs of its runs below a folder.
 PLAN = """
 import sys
 from pathlib import Path
@@ -48,7 +47,8 @@ for plan in load(dict(word.split("=", 1) for word in sys.argv[2:])).plans:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two commits: its checkout, where its runs lie, and the socket of its warm worker."""
+    """One of two commits: its checkout, the folder of its runs, and the socket of its warm
+    worker."""
 
     code: Path
     runs: Path
@@ -56,8 +56,8 @@ class Side:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment with this checkout first on PYTHONPATH; what runs in it ends with this
-        process."""
+        """Environment variables with this checkout first on PYTHONPATH. Processes that run with
+        them end with this process."""
         variables = {**os.environ, "PYTHONPATH": str(self.code / "src")}
         variables[processes.WORKFLOW] = str(os.getpid())
         return variables | ({client.SOCKET: self.socket} if self.socket else {})
@@ -87,38 +87,33 @@ def run(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Measures both sides in turn and prints the comparison; the status is that of
+    """Measures both sides in turn and prints the comparison. Returns the exit status of
     `compare.tell`."""
-    if not (few := paired.FEWEST_PAIRS) <= rounds <= MOST_ROUNDS:
-        bounds: Numbers = {"rounds": rounds, "least": few, "most": MOST_ROUNDS}
+    if not paired.FEWEST_PAIRS <= rounds <= MOST_ROUNDS:
+        bounds: Numbers = {"rounds": rounds, "least": paired.FEWEST_PAIRS, "most": MOST_ROUNDS}
         raise ConfigurationError(Said("paired_rounds", bounds))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(leaving_by())
+        stack.enter_context(ended_by_signals())
         is_folder = (Path(base) / "scripts").is_dir()
         code = Path(base).absolute() if is_folder else stack.enter_context(worktree(base))
-        store.check_writable(PLACE)
-        store.take(PLACE)  # another one would remove what this one has planned
-        old = Side(code, PLACE / "old")
-        new = Side(Path.cwd(), PLACE / "new")
-        plans = [planned(side, config) for side in (old, new)]
-        runs = []
-        for run in plans[1]:
-            if run in plans[0]:
-                runs.append(run)
-        alone = []
-        for own, other in (plans, plans[::-1]):
-            for run in own:
-                if run not in other:
-                    alone.append(run)
+        store.check_writable(FOLDER)
+        store.take(FOLDER)  # another command would remove what this one has planned
+        old = Side(code, FOLDER / "old")
+        new = Side(Path.cwd(), FOLDER / "new")
+        old_runs = planned(old, config)
+        new_runs = planned(new, config)
+        runs = [run for run in new_runs if run in old_runs]
+        only_old = [run for run in old_runs if run not in new_runs]
+        only_new = [run for run in new_runs if run not in old_runs]
         if not runs:
-            asked: Numbers = {"config": " ".join(config), "base": base}
-            raise ConfigurationError(Said("paired_no_run_alike", asked))
+            options: Numbers = {"config": " ".join(config), "base": base}
+            raise ConfigurationError(Said("paired_no_run_alike", options))
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
         reasons: dict[paired.Run, Said] = {}
         measure = partial(_pair, sides, reasons)
         matters = noticeable if gate is None else gate
-        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=_tell)
-    for run in alone:
+        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=_report)
+    for run in only_old + only_new:
         compared.append(paired.Compared(*run, "not comparable", because=Said("planned_by_one")))
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
@@ -130,17 +125,20 @@ def run(
     return compare.tell(compared, title, note, gate, form, language)
 
 
-def _tell(line: Said) -> None:
-    """Says where the measurement stands."""
-    say(in_words(line), file=sys.stderr)
+def _report(progress: Said) -> None:
+    say(in_words(progress), file=sys.stderr)
 
 
 def _pair(
     sides: Sequence[Side], reasons: dict[paired.Run, Said], run: paired.Run, swapped: bool
 ) -> paired.Pair:
-    """Two times of a run, one after the other, the new first where `swapped`."""
+    """Times (s) of a run by the old and the new code, measured one after the other; the new one
+    first if `swapped`. None, with the reason added to `reasons`, if a process failed."""
     times: dict[str, float | None] = {}
-    for name, side in list(zip(("old", "new"), sides, strict=True))[:: -1 if swapped else 1]:
+    named_sides = list(zip(("old", "new"), sides, strict=True))
+    if swapped:
+        named_sides.reverse()
+    for name, side in named_sides:
         times[name], row = measured(side, run)
         if times[name] is None:
             without = Said("side_without_row", {"side": name})
@@ -149,8 +147,8 @@ def _pair(
 
 
 def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
-    """The runs that a side's code plans, two processes each, written below its folder. Raises
-    ConfigurationError."""
+    """The runs that a side's code plans, two processes each; their configs are written below its
+    folder. Raises ConfigurationError if planning fails."""
     remove(side.runs)
     command = [sys.executable, "-c", PLAN, str(side.runs), *config, "replicates=2"]
     done = subprocess.run(
@@ -159,7 +157,7 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
         env=side.environment,
         capture_output=True,
         text=True,
-        # Or it would plan into the folder of the next one.
+        # A planner that outlived this process would write into the folder of a later command.
         preexec_fn=partial(end_with_parent, os.getpid()),
     )
     if done.returncode:
@@ -170,15 +168,16 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
     for step in compare.STEPS:
         for path in sorted(side.runs.glob(f"*/{step}/*/config.json")):
             folders.append(path.parent)
-    return list(dict.fromkeys((folder.parent.name, base_name(folder.name)) for folder in folders))
+    named = [(folder.parent.name, base_name(folder.name)) for folder in folders]
+    return list(dict.fromkeys(named))
 
 
 @contextlib.contextmanager
 def warm(side: Side) -> Iterator[Side]:
-    """The side with a warm worker of its own, where this system can fork one."""
-    work = imported(
-        [path.read_text(encoding="utf-8") for path in side.runs.glob("*/*/*/config.json")]
-    )
+    """Starts a warm worker for a side and yields the side with its socket, which is empty if this
+    system cannot fork one."""
+    configs = [path.read_text(encoding="utf-8") for path in side.runs.glob("*/*/*/config.json")]
+    work = imported(configs)
     with contextlib.ExitStack() as running:
         with (
             contextlib.chdir(side.code),
@@ -189,15 +188,16 @@ def warm(side: Side) -> Iterator[Side]:
 
 
 def measured(side: Side, run: paired.Run) -> tuple[float | None, Record]:
-    """The time and row of one process of a run, the second where one is planned: it traces nothing.
-    No time of a row that failed, and an empty row where there is none."""
-    names = (numbered(run[1], 2), run[1])
-    config, *_ = [
-        path for name in names for path in side.runs.glob(f"*/{run[0]}/{name}/config.json")
-    ]
+    """Runs one process of a run and returns its time (s) and row. The time is None if it failed,
+    the row empty if there is none. Prefers the second process, which traces nothing."""
+    step, base_run = run
+    configs = list[Path]()
+    for name in (numbered(base_run, 2), base_run):
+        configs.extend(side.runs.glob(f"*/{step}/{name}/config.json"))
+    config = configs[0]
     file = config.with_name("row.csv")
     remove(file)
-    command = [sys.executable, client.__file__, "scripts/run.py", run[0], "--config", str(config)]
+    command = [sys.executable, client.__file__, "scripts/run.py", step, "--config", str(config)]
     with config.with_name("log").open("ab") as log:
         subprocess.run(command, cwd=side.code, env=side.environment, stdout=log, stderr=log)
     try:

@@ -1,5 +1,5 @@
-"""`mfulab peak`: dense peaks of a device by name or PCI id, or of the local one, with clock and
-source."""
+"""`mfulab peak`: dense peaks of a device, given by name or PCI id, or of the local one, with clock
+and source."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from mfulab.core.language.quantities import ABSENT
 from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Said
-from mfulab.core.said import as_json as told
+from mfulab.core.said import as_json as said_as_json
 from mfulab.core.terminal import Terminal, table
 from mfulab.device.datasheets import MOST, Datasheet, datasheets, find
 from mfulab.device.local_peak import local_name, local_peak
@@ -22,16 +22,9 @@ from mfulab.device.samplers.reading import UNTOLD
 from mfulab.peaks.names import variants
 from mfulab.peaks.rates import figure, rates
 
-NUMBERS = ("dense", "clock", "datasheet")  # texts of columns
-SIDE_BY_SIDE = (
-    "fp32",
-    "tf32",
-    "fp16",
-    "bf16",
-    "int8",
-    "fp8",
-    "fp4",
-)  # of several products, on 80 columns
+NUMBERS = ("dense", "clock", "datasheet")  # keys of the headers of numeric columns
+# Formats that are compared between several products; they fit 80 columns.
+SIDE_BY_SIDE = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "fp4")
 
 
 def _products() -> list[str]:
@@ -45,13 +38,13 @@ def _products() -> list[str]:
 @AS_JSON
 @LANGUAGE
 def show(device: str | None, precision: str | None, as_json: bool, language: str) -> int:
-    """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if
-    none is known. A short name prints the few products that it may mean. As JSON, which promises
-    one product, it raises UnknownDeviceError, as an unknown name does."""
+    """Prints the peaks of `device` (None: the local one), in one precision or in all. Returns 1 if
+    none is known, else 0. If a short name means several products, it prints them all; with JSON it
+    raises UnknownDeviceError, as for an unknown name."""
     text = Texts(language, "peak")
-    meant = variants(device) if device is not None and not as_json else ()
-    if 1 < len(meant) <= MOST:
-        _print_variants(device or "", meant, precision, text)
+    products = variants(device) if device is not None and not as_json else ()
+    if 1 < len(products) <= MOST:
+        _print_variants(device or "", products, precision, text)
         return 0
     sheet = None if device is None else find(device)
     formats = (precision,) if precision else tuple(UNITS)
@@ -60,7 +53,7 @@ def show(device: str | None, precision: str | None, as_json: bool, language: str
     if as_json:
         for name, found in peaks.items():
             details = {"asked": title, "precision": name, **asdict(found)}
-            details["reason"] = told(found.reason) if found.reason else None
+            details["reason"] = said_as_json(found.reason) if found.reason else None
             say_json(_answer(found, name).line(details))
     else:
         _print(title, peaks, sheet, text)
@@ -88,13 +81,15 @@ def _answer(found: Peak, precision: str) -> Answer:
 
 
 def _print(title: str, peaks: Mapping[str, Peak], sheet: Datasheet | None, text: Texts) -> None:
-    """Prints a line a format, and below them where the numbers are from."""
+    """Prints a table with a line per format, and the sources of the numbers below it."""
     numbers = map(text, NUMBERS)
     shown = table([text("format")], numbers, [text("computed")], title=title, title_justify="left")
-    alike: dict[tuple[str, ...], list[str]] = {}  # formats that are unknown for one reason
+    # Formats that are unknown for the same reason share a line.
+    formats_by_cells: dict[tuple[str, ...], list[str]] = {}
     for name, found in peaks.items():
-        alike.setdefault(tuple(_cells(name, found, sheet, text)), []).append(name)
-    for cells, names in alike.items():
+        cells = tuple(_cells(name, found, sheet, text))
+        formats_by_cells.setdefault(cells, []).append(name)
+    for cells, names in formats_by_cells.items():
         shown.add_row("\n".join(names), *cells)
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(shown)
@@ -104,14 +99,14 @@ def _print(title: str, peaks: Mapping[str, Peak], sheet: Datasheet | None, text:
 
 
 def _print_variants(
-    device: str, meant: Iterable[Datasheet], precision: str | None, text: Texts
+    device: str, products: Iterable[Datasheet], precision: str | None, text: Texts
 ) -> None:
-    """Prints a line a product, the fastest first, and how one is asked for."""
+    """Prints a table with a line per product, the fastest first, and how to ask for one of them."""
     formats = (precision,) if precision else SIDE_BY_SIDE
-    sheets = sorted(meant, key=lambda sheet: (_slowness(sheet, formats), sheet.device))
+    sheets = sorted(products, key=lambda sheet: (-_highest_peak(sheet, formats), sheet.device))
     columns = {name: [figure(sheet, name) for sheet in sheets] for name in formats}
     if not precision:
-        columns = _telling(columns)
+        columns = _informative(columns)
     columns["GB"] = [sheet.memory_gb for sheet in sheets]
     columns["GB/s"] = [sheet.memory_gb_s for sheet in sheets]
     title = text("variants", device=device, count=len(sheets))
@@ -123,17 +118,16 @@ def _print_variants(
     console.print(text("one_variant", device=sheets[0].device), style="dim")
 
 
-def _slowness(sheet: Datasheet, formats: Iterable[str]) -> float:
-    """A key that sorts products by their highest peak, the fastest first."""
-    return -max((figure(sheet, name) or 0 for name in formats), default=0)
+def _highest_peak(sheet: Datasheet, formats: Iterable[str]) -> float:
+    return max((figure(sheet, name) or 0 for name in formats), default=0)
 
 
-def _telling(columns: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
-    """The formats that any of the products has; fp16 only where bf16 does not say the same."""
-    told = {name: values for name, values in columns.items() if any(values)}
-    if told.get("fp16") == told.get("bf16"):
-        told.pop("fp16", None)
-    return told
+def _informative(columns: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
+    """Columns of the formats that any product has; without fp16 if it equals bf16."""
+    filled = {name: values for name, values in columns.items() if any(values)}
+    if filled.get("fp16") == filled.get("bf16"):
+        filled.pop("fp16", None)
+    return filled
 
 
 def _rounded(value: float | None) -> str:
@@ -155,8 +149,8 @@ def _cells(precision: str, found: Peak, sheet: Datasheet | None, text: Texts) ->
 
 
 def _why(found: Peak, sheet: Datasheet | None, text: Texts) -> str:
-    """Says why a peak is unknown: of a known product, whether it lacks the format or nobody prints
-    the figure."""
+    """Reason why a peak is unknown. For a known product: it lacks the format, or its vendor prints
+    no figure. "" if there is no reason."""
     if found.reason is None:
         return ""
     if sheet is None:
@@ -167,7 +161,8 @@ def _why(found: Peak, sheet: Datasheet | None, text: Texts) -> str:
 
 
 def _sources(peaks: Iterable[Peak], sheet: Datasheet | None, text: Texts) -> list[str]:
-    """Lines on the memory, the sources, the texts that were read, and notes, each once."""
+    """Lines about the memory, the sources, the documents behind them, and notes, each without
+    repetition."""
     memory, sources, texts, notes = (dict[str, None]() for _ in range(4))
     for found in peaks:
         if found.memory_gb_s and not memory:
@@ -183,7 +178,7 @@ def _sources(peaks: Iterable[Peak], sheet: Datasheet | None, text: Texts) -> lis
 
 
 def _texts_read(found: Peak, text: Texts) -> str:
-    """Says which texts state the datasheet's figures, or that none was read."""
+    """Says which documents state the datasheet's figures, or that none was read."""
     if found.texts:
         return text("checked", texts=found.texts)
     return text("unchecked")

@@ -1,11 +1,12 @@
-"""Commands that make tables: of runs, recordings, other machines' results, the seminar's numbers."""
+"""Commands that make tables: of runs, of recordings, of other machines' results, and of the
+seminar's numbers."""
 
 from typing import Any
 
 import click
 
-from mfulab.cli.leaving import leaving_by
 from mfulab.cli.options import FILE, PATH, command, several
+from mfulab.cli.signals import ended_by_signals
 
 
 @command("tables", "tables --manifest results/xeon-4c/plan/quickstart.json")
@@ -19,11 +20,11 @@ from mfulab.cli.options import FILE, PATH, command, several
     "--recorded", metavar="NAME", default="", help="Report this one of the recorded machines alone."
 )
 @click.option("--out", type=PATH, default="results/tables")
-def tables(**given: Any) -> None:
+def tables(**options: Any) -> None:
     """Joins rows into tables."""
     from mfulab.lab.tables.build import save
 
-    save(**given)
+    save(**options)
 
 
 @command("record", "record nvidia-h100-80gb-hbm3")
@@ -44,11 +45,11 @@ def tables(**given: Any) -> None:
 @click.option(
     "--rejoin", "again", is_flag=True, help="Record nothing: compute joined columns anew."
 )
-def record(**given: Any) -> None:
+def record(**options: Any) -> None:
     """Records a machine's finished results."""
     from mfulab.lab.tables.recording import run
 
-    run(**given)
+    run(**options)
 
 
 @command("collect", "collect /mnt/h100/mfulab laptop/results results.tar.gz")
@@ -66,18 +67,18 @@ def record(**given: Any) -> None:
     metavar="ARCHIVE",
     help="Write what collecting FOLDER needs into a .tar.gz, to be handed in.",
 )
-@leaving_by()
-def collect(**given: Any) -> int:
+@ended_by_signals()
+def collect(**options: Any) -> int:
     """Merges results of other machines, or packs this one's."""
     from mfulab.lab.tables.merge import run
 
-    return run(**given)
+    return run(**options)
 
 
 @command("seminar", "seminar")
 @click.option("--out", type=FILE, default="results/tables/seminar.csv")
-def seminar(**given: Any) -> None:
+def seminar(**options: Any) -> None:
     """Writes the numbers of the seminar's material."""
     from mfulab.lab.tables.seminar import save
 
-    save(**given)
+    save(**options)

@@ -1,5 +1,5 @@
-"""`mfulab refine`: more processes for the runs that are known least, also with what a sweep leaves
-of its budget. A run is composed anew from this checkout's config; no config of a result is run."""
+"""`mfulab refine`: measures the runs with the widest intervals in further processes, also within
+what a sweep leaves of its budget. Configs come from this checkout's plans, never from a result."""
 
 import itertools
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from mfulab.cli.leaving import leaving_by
 from mfulab.cli.options import COUNT, MINUTES_OR_NONE, PATH, SHARE, command, several
+from mfulab.cli.signals import ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import remove, write_text
 from mfulab.core.printing import say
@@ -40,33 +40,35 @@ TIMED = {
     for step, measurement in MEASUREMENTS.items()
     if issubclass(measurement.row, TimedRow)
 }
-LONGER = 10.0  # a process ÷ the usual one of its run: then it hangs, and is ended
-SHORTEST_S = 120.0  # that a process may always take
-UNDECIDED = 3  # the exit status where minutes ended first
-MOST_NAMED = 10  # runs that are left out, each in a line
+LONGER = 10.0  # a process that takes this many times as long as earlier ones is killed
+SHORTEST_S = 120.0  # time that every process may take
+UNDECIDED = 3  # exit status if some runs are still not known well enough
+MOST_NAMED = 10  # left-out runs that are listed by name
 
 
 @dataclass(frozen=True)
 class Known:
-    """A measured run, and how well its time is known."""
+    """A measured run and the precision of its time."""
 
     step: str
     row: Record
 
     @property
     def process_s(self) -> float:
-        """Seconds that one of its processes took."""
+        """Mean seconds that one of its processes took."""
         return float(self.row["process_s"] / self.row["replicates"])
 
     @property
     def gain(self) -> float:
-        """Half-width of its interval, in percent, for each second that it took."""
+        """Half-width of its interval in percent per second that it took; a priority for more
+        processes."""
         return float(self.row["precision_percent"] / self.row["process_s"])
 
 
 @dataclass
 class Refinement:
-    """One call of the command: what it may measure, until when, and what it did not."""
+    """State of one call of the command: what it may measure, until when, and what it has left
+    out."""
 
     hardware: str
     results: Path
@@ -74,18 +76,19 @@ class Refinement:
     until: float  # of time.monotonic()
     in_sweep: bool
     lost: set[str] = field(default_factory=set)  # runs whose last process left no row
-    left_out: set[str] = field(default_factory=set)  # folders of runs that no plan gives
+    left_out: set[str] = field(default_factory=set)  # folders of runs that are in no plan
 
     def folder(self, known: Known) -> str:
-        """Folder of a run's first process, below the results."""
+        """Folder of a run's first process, relative to the results."""
         return f"{self.hardware}/{known.step}/{known.row['run']}"
 
     def fits(self, known: Known) -> bool:
-        """True while there is time for another process of a run."""
+        """True if there is time for another process of a run."""
         return time.monotonic() + known.process_s <= self.until
 
     def run_of(self, known: Known) -> Run | None:
-        """The planned run of a row, if that was measured with the config that the plan gives."""
+        """The planned run of a row; None, noted in `left_out`, if it was measured with another
+        config than the plan's."""
         folder = self.folder(known)
         run = self.planned.runs.get(folder)
         if run is not None and store.is_planned(self.results / folder, run):
@@ -94,33 +97,34 @@ class Refinement:
         return None
 
     def candidates(self, records: Records, widest: float, most: int) -> list[Known]:
-        """Runs that lack processes and for which there is time: those first whose order with
-        another run could turn, then the most promising."""
+        """Runs that need processes and for which there is time. Those whose order with another run
+        is undecided come first, then the most promising."""
         found = []
         least_known = _least_known(records, widest, most, self.in_sweep)
         undecided = _undecided(records)
         least_known.sort(key=lambda known: known.row["run"] not in undecided)
         for known in least_known:
             second = numbered(self.folder(known), 2)
-            is_asked = not self.in_sweep or second in self.planned.runs
-            if is_asked and known.row["run"] not in self.lost and self.fits(known):
+            is_in_scope = not self.in_sweep or second in self.planned.runs
+            if is_in_scope and known.row["run"] not in self.lost and self.fits(known):
                 found.append(known)
         return [known for known in found if self.run_of(known) is not None]
 
-    def measure(self, known: Known, of: int) -> None:
-        """Measures one more process of a run."""
+    def measure(self, known: Known, remaining: int) -> None:
+        """Measures one more process of a run. `remaining` is the number of runs that is printed."""
         run = self.run_of(known)
         if run is None or not self.fits(known):
             return
         process = _next(run, self.results)
         precision = known.row["precision_percent"]
-        say(f"{of} left  ±{precision:.3g} %  {known.step}  {process.name}", flush=True)
+        say(f"{remaining} left  ±{precision:.3g} %  {known.step}  {process.name}", flush=True)
         longest_s = max(SHORTEST_S, LONGER * known.process_s)
         if not _measured(process, self.results, longest_s):
             self.lost.add(known.row["run"])
 
-    def tell_left_out(self) -> None:
-        """Names what was not measured because no plan of this checkout gives it."""
+    def print_left_out(self) -> None:
+        """Prints the runs that were left out because their config is in no plan of this
+        checkout."""
         for reason in self.planned.refused:
             say(f"mfulab: {reason}", file=sys.stderr)
         names = sorted(self.left_out)
@@ -162,7 +166,7 @@ class Refinement:
     is_flag=True,
     help="Use the running sweep's remaining budget, in place of --minutes.",
 )
-@leaving_by()
+@ended_by_signals()
 def run(
     hardware: str | None,
     results: Path,
@@ -172,11 +176,10 @@ def run(
     in_budget: bool = False,
     config: Sequence[str] = (),
 ) -> int:
-    """Adds a process to each of the more promising half of the runs known to less than `widest`,
-    repeatedly; the status is 3 where some are left or have no interval. `in_budget`: what the
-    running sweep's budget leaves counts in place of `minutes`, for its own runs alone, with status
-    0. Raises ConfigurationError where nothing was measured, or another command holds the
-    results."""
+    """Repeatedly measures another process of the more promising half of the runs with intervals
+    wider than `widest`. Returns 3 if some stay so or have no interval. With `in_budget`, the
+    running sweep's budget replaces `minutes`, only its own runs count, and the status is 0. Raises
+    ConfigurationError if nothing was measured, or another command holds the results."""
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
         nothing = Said("nothing_measured_yet", {"command": measures()})
@@ -192,17 +195,17 @@ def run(
     until = time.monotonic() + left_s
     refinement = Refinement(hardware, results, planned, until, in_sweep=sweep is not None)
     records = _refine(refinement, 100 * widest, most)
-    refinement.tell_left_out()
+    refinement.print_left_out()
     if sweep is not None:
         return 0
     for table in TIMED:
-        # It lacks the new processes: snakemake writes it anew.
+        # The table lacks the new processes; without it snakemake writes it again.
         remove(results / "tables" / f"{table}.csv")
-    return _tell(records, 100 * widest)
+    return _print_rest(records, 100 * widest)
 
 
 def _refine(refinement: Refinement, widest: float, most: int) -> Records:
-    """Measures until nothing is left that fits; returns the records of the last look."""
+    """Measures until no candidate is left; returns the records as last read."""
     with ExitStack() as undo:
         if client.SOCKET not in os.environ:
             lifetime.start(work="rows")
@@ -216,8 +219,8 @@ def _refine(refinement: Refinement, widest: float, most: int) -> Records:
                 refinement.measure(known, len(runs))
 
 
-def _tell(records: Records, widest: float) -> int:
-    """Says what is left, and gives the exit status."""
+def _print_rest(records: Records, widest: float) -> int:
+    """Prints how many runs are still not known well enough; returns the exit status."""
     left = len(_least_known(records, widest, MOST_REPLICATES))
     why = f"are known to less than ±{widest:g} %, fail a check or were not steady"
     say(f"{left} runs {why}; snakemake shows what is new")
@@ -226,16 +229,16 @@ def _tell(records: Records, widest: float) -> int:
         rows.extend(records.get(table, ()))
     timed = pd.DataFrame([row for row in rows if row["status"] == "ok"])
     precision = timed.reindex(columns=["precision_percent"])["precision_percent"]
-    alone = int(precision.isna().sum())
-    if alone:
-        say(f"{alone} runs of one process have no interval: replicates=2 measures another of each")
-    if left or alone:
+    single = int(precision.isna().sum())
+    if single:
+        say(f"{single} runs of one process have no interval: replicates=2 measures another of each")
+    if left or single:
         return UNDECIDED
     return 0
 
 
 def _undecided(records: Records) -> set[str]:
-    """Names of measured runs whose order with a run of another setting could turn."""
+    """Names of measured runs whose order with a run of another setting is uncertain."""
     undecided: set[str] = set()
     for table in TIMED:
         rows = []
@@ -250,8 +253,8 @@ def _undecided(records: Records) -> set[str]:
 def _least_known(
     records: Records, widest: float, most: int, with_alone: bool = False
 ) -> list[Known]:
-    """Runs that lack processes, most precision to gain a second first; `with_alone`: also those of
-    one process, which have no interval."""
+    """Runs that need more processes, the highest gain first. `with_alone` includes runs of one
+    process, which have no interval."""
     found = []
     for table, rows in records.items():
         if table in TIMED and rows:
@@ -262,11 +265,11 @@ def _least_known(
 
 
 def _wanted(frame: pd.DataFrame, widest: float, most: int, with_alone: bool) -> pd.DataFrame:
-    """Lines of a table whose runs lack processes."""
+    """Rows of a table whose runs need more processes: too wide, inconsistent or unsteady."""
     frame = frame.astype({"precision_percent": float, "replicates": float})
     if with_alone:
         frame = frame.fillna({"precision_percent": float("inf"), "replicates": 1})
-    # `steady` is of most processes: of two, one may not have been.
+    # `steady` is that of most processes: one of two may have been unsteady.
     is_unsteady = frame.get("steady", pd.Series(True, frame.index)).eq(False)
     is_poor = (frame["precision_percent"] > widest) | any_failed(frame) | is_unsteady
     processes = frame["replicates"] + frame["left_out_replicates"].fillna(0)
@@ -275,7 +278,7 @@ def _wanted(frame: pd.DataFrame, widest: float, most: int, with_alone: bool) -> 
 
 
 def _next(run: Run, results: Path) -> Run:
-    """The first process of a run that was not measured yet; its config is written as planned."""
+    """The next process of a run to measure; its config is written as planned."""
     for number in itertools.count(2):
         process = run.replicate(number)
         folder = results / process.folder
@@ -287,8 +290,8 @@ def _next(run: Run, results: Path) -> Run:
 
 
 def _measured(run: Run, results: Path, longest_s: float) -> bool:
-    """Runs one process as the workflow does; True if it measured. Without a row nothing of it
-    stays."""
+    """Runs one process as the workflow does. Returns True if it measured. If it leaves no row, its
+    folder is removed."""
     folder = results / run.folder
     measure = [sys.executable, "-S", "-E", client.__file__, script("run"), run.step]
     command = [*measure, "--config", str(folder.absolute() / "config.json")]
@@ -299,7 +302,7 @@ def _measured(run: Run, results: Path, longest_s: float) -> bool:
             subprocess.run(
                 command,
                 cwd=here,
-                # What runs ends with this process where no sweep is named yet.
+                # Without a running sweep, the process ends when this one does.
                 env={processes.WORKFLOW: str(os.getpid()), **os.environ},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -307,7 +310,7 @@ def _measured(run: Run, results: Path, longest_s: float) -> bool:
             )
         except subprocess.TimeoutExpired:
             ended = f"after {longest_s:.0f} s"
-    if (folder / "row.csv").exists():  # of a process that failed, too: it costs one replicate
+    if (folder / "row.csv").exists():  # a failed process counts as a replicate too
         return bool(read_row(folder, run.step)["status"] == "ok")
     remove(folder)
     say(f"{folder.name}: ended {ended}; not tried again", file=sys.stderr)

@@ -1,5 +1,5 @@
-"""`mfulab schema`: JSON Schema of configs and rows, and what config/ says of keys and
-experiments."""
+"""`mfulab schema`: JSON Schema of configs and rows; checks and writes the files generated from
+them."""
 
 import difflib
 import json
@@ -25,7 +25,7 @@ from mfulab.mfu.causes import CAUSES
 
 CONFIG = Path("config")
 README = CONFIG / "README.md"
-# in config.yaml, up to its end
+# Heading in config.yaml; all below it is generated.
 KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
 TOPICS = Path("docs/seminar.yaml")
@@ -34,7 +34,7 @@ WHY = Path("docs/why.md")
 CAUSES_TABLE = (
     "| verdict | the step is slow because | try | measure its effect |\n|---|---|---|---|\n"
 )
-# in config/README.md, up to the next heading: tables of experiments
+# Heading in config/README.md of the tables of experiments.
 EXPERIMENTS = "## Experiments, by question\n"
 
 
@@ -53,8 +53,8 @@ EXPERIMENTS = "## Experiments, by question\n"
     help="Write it: config.yaml's defaults, KEYS.md, schema.json, the experiments.",
 )
 def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
-    """Prints the JSON Schema of a measurement's config, or of its `row`; without one all keys.
-    Gives the status."""
+    """Prints the JSON Schema of a measurement's config or row; without a measurement, a table of
+    all keys. Returns the exit status."""
     if only_check or fix:
         return check(fix)
     if step is None:
@@ -62,7 +62,7 @@ def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
         return 0
     measurement = MEASUREMENTS[step]
     schema = (measurement.row if row else measurement.config).model_json_schema()
-    if row:  # beside what a run writes, all columns of the table that it ends in
+    if row:  # in addition to the run's columns, all columns of its table
         schema["table"] = [
             column.model_dump() for column in dictionary() if column.table == measurement.table
         ]
@@ -71,16 +71,14 @@ def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
 
 
 def check(fix: bool) -> int:
-    """Prints how the generated files differ from the models and experiments, and returns 1; writes
-    them with `fix`."""
+    """Prints how the generated files differ from the models and experiments. Returns 1 if they do;
+    with `fix`, writes the files and returns 0. Raises ConfigurationError outside a checkout."""
     for needed in (CONFIG / "config.yaml", README):
         if not needed.exists():
             raise only_in_checkout(needed)
     differences = list[str]()
     for path, text in generated().items():
-        old = ""
-        if path.exists():
-            old = path.read_text(encoding="utf-8")
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
         lines = difflib.unified_diff(
             old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0
         )
@@ -97,32 +95,25 @@ def check(fix: bool) -> int:
 
 
 def generated() -> dict[Path, str]:
-    """Text of each file of this folder that is generated, wholly or in part."""
-    config = CONFIG / "config.yaml"
-    readme = README.read_text(encoding="utf-8")
-    of_topics = {}
+    """Text of each file in this folder that is generated, wholly or in part."""
+    files = dict[Path, str]()
     if TOPICS.exists():
-        of_topics = {SEMINAR: _put(SEMINAR, "## State\n", "\n## Examples", _topics())}
-    causes = {}
+        files[SEMINAR] = _put(SEMINAR, "## State\n", "\n## Examples", _topics())
     if WHY.exists():
-        causes = {WHY: _put(WHY, CAUSES_TABLE, "\nThe last column", _causes())}
-    return (
-        of_topics
-        | causes
-        | {
-            config: _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
-            CONFIG / "KEYS.md": table_of_keys() + "\n",
-            CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
-            README: _put(
-                README, EXPERIMENTS, "\n## ", "".join(f"{line}\n" for line in _experiments(readme))
-            ),
-        }
-    )
+        files[WHY] = _put(WHY, CAUSES_TABLE, "\nThe last column", _causes())
+    config = CONFIG / "config.yaml"
+    files[config] = _put(config, KEYS, "", "".join(_yaml(Experiment, defaults())))
+    files[CONFIG / "KEYS.md"] = table_of_keys() + "\n"
+    files[CONFIG / "schema.json"] = json.dumps(_experiment_schema(), indent=1) + "\n"
+    lines = _experiments(README.read_text(encoding="utf-8"))
+    experiments = "".join(f"{line}\n" for line in lines)
+    files[README] = _put(README, EXPERIMENTS, "\n## ", experiments)
+    return files
 
 
 def _causes() -> str:
-    """Rows of the table of verdicts: cause, what is said of it, what to try, and the sweep that
-    shows it."""
+    """Rows of the table of verdicts: cause, its sentence, what to try, and the sweep that measures
+    the effect."""
     because = Texts("en", "because")
     advice = Texts("en", "advice")
     lines = []
@@ -136,8 +127,8 @@ def _causes() -> str:
 
 
 def _topics() -> str:
-    """Tables of the seminar's topics, a row an item or a printed number, below the count of each
-    state."""
+    """Tables of the seminar's topics, with a row per item or printed number, below the count of
+    each state."""
     items = topics.read(TOPICS)
     lines = [f"\n{topics.counted(items)}"]
     for text in dict.fromkeys(item.text for item in items):
@@ -150,19 +141,20 @@ def _topics() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _put(file: Path, after: str, before: str, made: str) -> str:
-    """A file's text with `made` between the first `after` and the next `before`, or the end where
-    that is empty."""
-    head, begin, tail = file.read_text(encoding="utf-8").partition(after)
-    if not begin or before not in tail:
+def _put(file: Path, after: str, before: str, generated_text: str) -> str:
+    """A file's text with everything between the first `after` and the next `before` replaced. An
+    empty `before` means the end of the file."""
+    head, heading, tail = file.read_text(encoding="utf-8").partition(after)
+    if not heading or before not in tail:
         raise click.UsageError(
             f"{after.strip()!r}: not found, or not followed by {before.strip()!r}."
         )
-    return head + begin + made + (tail[tail.index(before) :] if before else "")
+    kept = tail[tail.index(before) :] if before else ""
+    return head + heading + generated_text + kept
 
 
 def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -> Iterator[str]:
-    """A line a key: its default, and its description as the comment."""
+    """Yields a line per key: its default, and its description as a comment."""
     readers = {key: steps for key, _, _, steps in _table()}
     for name, value in values.items():
         field = model.model_fields[name]
@@ -173,31 +165,28 @@ def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -
             yield from _yaml(inner, value, f"{indent}  ")
             continue
         text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
-        steps = []
-        if not indent:
-            steps = readers.get(name, [])
-        read = ""
+        steps = [] if indent else readers.get(name, [])
+        reader = ""
         if len(steps) == 1 and steps[0] in MEASUREMENTS:
-            read = f" [{steps[0]}]"
-        yield f"{indent}{name}: {text} # {field.description or ''}{read}\n"
+            reader = f" [{steps[0]}]"
+        yield f"{indent}{name}: {text} # {field.description or ''}{reader}\n"
 
 
 def table_of_keys() -> str:
-    """Table in Markdown of each key: its name, its values, its meaning and the measurements that
-    read it."""
+    """Markdown table of all keys: name, values, meaning, and the measurements that read it."""
     lines = [
         "# Keys\n\nMade by `mfulab schema --fix`.\n",
         "| key | values | meaning | read by |",
         "|---|---|---|---|",
     ]
     for name, values, meaning, steps in _table():
-        read = ", ".join(f"`{step}`" if step in MEASUREMENTS else step for step in steps)
-        lines.append(f"| `{name}` | {values} | {meaning} | {read} |")
+        readers = ", ".join(f"`{step}`" if step in MEASUREMENTS else step for step in steps)
+        lines.append(f"| `{name}` | {values} | {meaning} | {readers} |")
     return "\n".join(lines)
 
 
 def _table() -> list[tuple[str, str, str, list[str]]]:
-    """(key, values, meaning, what reads it) of every key."""
+    """(key, values, meaning, readers) of every key."""
     keys: dict[str, tuple[str, str, str, list[str]]] = {}
     models: dict[str, type[BaseModel]] = {
         step: measurement.config for step, measurement in MEASUREMENTS.items()
@@ -209,7 +198,7 @@ def _table() -> list[tuple[str, str, str, list[str]]]:
 
 
 def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Name, values (choices, bounds or type) and meaning of each key."""
+    """Yields name, values (choices, or type and bounds) and meaning of each key."""
     schema = config.model_json_schema(by_alias=False)["properties"]
     for name, field in config.model_fields.items():
         nested = group_model(field.annotation)
@@ -227,9 +216,9 @@ def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, st
             yield prefix + name, values, (field.description or "").replace("|", "\\|")
 
 
-def _of_experiments() -> dict[str, object]:
-    """JSON Schema of an experiment's file, by which editors complete and check it: any key, none of
-    them required."""
+def _experiment_schema() -> dict[str, object]:
+    """JSON Schema of an experiment's file, for completion and checks in editors. All keys are
+    optional."""
     schema = Experiment.model_json_schema()
     for definition in (schema, *schema["$defs"].values()):
         definition.pop("required", None)
@@ -240,15 +229,15 @@ def _of_experiments() -> dict[str, object]:
 
 
 def _experiments(readme: str) -> Iterator[str]:
-    """The section's lines, with a row an experiment: its name, and what its file says first; new
-    ones come last."""
+    """Yields the lines of the README's section, with an updated row per experiment: its name, and
+    the comment that its file begins with. Rows of new experiments come last."""
     files = {path.stem: path for path in sorted((CONFIG / "experiment").glob("*.yaml"))}
     for line in readme.partition(EXPERIMENTS)[2].partition("\n## ")[0].splitlines():
-        if row := re.match(r"\| `(\w+)` \|", line):
-            if row[1] in files:
-                yield _row(files.pop(row[1]))
-        else:
+        row = re.match(r"\| `(\w+)` \|", line)
+        if row is None:
             yield line
+        elif row[1] in files:
+            yield _row(files.pop(row[1]))
     yield from map(_row, files.values())
 
 

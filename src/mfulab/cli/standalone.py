@@ -1,5 +1,5 @@
-"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, several forked from
-a warm worker."""
+"""`mfulab run MEASUREMENT`: measures without Snakemake. Each run is a process of its own, forked
+from a warm worker if there are several."""
 
 import atexit
 import os
@@ -35,7 +35,7 @@ from mfulab.core.terminal_language import usual_language
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import Composition, compose_experiments
-from mfulab.lab.planning.load import CONFIG, RESULTS, place, script
+from mfulab.lab.planning.load import CONFIG, RESULTS, device_of, script
 from mfulab.lab.planning.runs import Plan, Run
 from mfulab.lab.runtime import client, lifetime, processes
 from mfulab.measurements.registry import MEASUREMENTS
@@ -43,10 +43,10 @@ from mfulab.measurements.registry import MEASUREMENTS
 CONFIG_FLAGS = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
 
 
-def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: str | None) -> None:
-    """Raises ConfigurationError for Hydra's flags that name another configuration."""
-    if given is not None:
-        flags: Numbers = {"flags": ", ".join(CONFIG_FLAGS[::2]), "given": given}
+def _refuse_elsewhere(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Raises ConfigurationError if one of Hydra's flags names another configuration."""
+    if value is not None:
+        flags: Numbers = {"flags": ", ".join(CONFIG_FLAGS[::2]), "given": value}
         raise ConfigurationError(Said("one_configuration", flags))
 
 
@@ -66,7 +66,7 @@ def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: st
     "-m", "--multirun", is_flag=True, help="Sweep over values with commas; one table at the end."
 )
 @click.option(
-    "--row", "whole", is_flag=True, help="Every column of the row instead of its summary."
+    "--row", "all_columns", is_flag=True, help="Every column of the row instead of its summary."
 )
 @click.option(
     "--json",
@@ -77,11 +77,16 @@ def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: st
 @click.option("--cfg", type=Choice(["job"]), help="Show the composed config and measure nothing.")
 @click.option(*CONFIG_FLAGS, hidden=True, expose_value=False, callback=_refuse_elsewhere)
 def run(
-    step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None
+    step: str,
+    words: Sequence[str],
+    multirun: bool,
+    all_columns: bool,
+    as_json: bool,
+    cfg: str | None,
 ) -> None:
-    """Measures `step` for Hydra's overrides, after what it is joined with. Raises
-    ConfigurationError for a mistake."""
-    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
+    """Measures `step` with Hydra's overrides, after the runs that it is joined with. Raises
+    ConfigurationError for a mistake in the words."""
+    sys.path.insert(0, str(Path.cwd()))  # a user's own model may be a module in this folder
     if {"-h", "--help"} & set(words):
         say(click.get_current_context().get_help(), help_of(step), sep="\n\n")
         return
@@ -91,38 +96,39 @@ def run(
             base = dict(composition.base)
             say(yaml.safe_dump(base, sort_keys=False, allow_unicode=True), end="")
         return
-    command = _Command(step, multirun, whole, as_json)
+    command = _Command(step, multirun, all_columns, as_json)
     for composition in compositions:
         command.measure(_plan_of(step, composition, multirun))
     command.show_all()
 
 
 def _plan_of(step: str, composition: Composition, multirun: bool) -> Plan:
-    """The plan of a measurement alone, each run by one process."""
+    """Plans a single measurement, with one process per run."""
     alone: dict[str, Any] = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
     if not multirun:
-        alone["exclude"] = []  # of a sweep's combinations; this one was asked for
+        alone["exclude"] = []  # meant for a sweep's combinations; a single one was chosen
     base = {**composition.base, **alone}
-    plan = runs.plan(replace(composition, base=base), *place(base))
+    plan = runs.plan(replace(composition, base=base), *device_of(base))
     is_chosen = base["device"]["type"] != "auto" or base["hardware"]
-    if not is_chosen and (why := identity.unused()):
+    why = None if is_chosen else identity.unused()
+    if why:
         say(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
     return plan
 
 
 @dataclass
 class _Command:
-    """One call of the command: how its rows are shown, and what it has measured."""
+    """State of one call of the command: how to show rows, and what was measured."""
 
     step: str
     multirun: bool
-    whole: bool
+    all_columns: bool
     as_json: bool
     done: set[str] = field(default_factory=set)
     rows: list[Row] = field(default_factory=list)
 
     def say(self, line: str) -> None:
-        """Prints a line that is no result."""
+        """Prints a line that is not a result: to stderr if the result is JSON."""
         say(line, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     def measure(self, plan: Plan) -> None:
@@ -134,21 +140,20 @@ class _Command:
             _start_worker(wanted)
         for number, run in enumerate(wanted, start=1):
             self.done.add(run.folder)
-            counted = ""
-            if len(wanted) > 1:
-                counted = f"{number}/{len(wanted)} "
-            _measure(run, counted, self.say)
+            prefix = f"{number}/{len(wanted)} " if len(wanted) > 1 else ""
+            _measure(run, prefix, self.say)
             if run.step == self.step:
                 self._show(run, _joined(plan, run))
 
     def _is_wanted(self, run: Run) -> bool:
-        """True for a run that was asked for, and for what it is joined with until that is there."""
+        """True for a run of the measurement, and for one that it is joined with and that has no row
+        yet."""
         if run.folder in self.done:
             return False
         return run.step == self.step or not store.is_complete(RESULTS / run.folder / "row.csv")
 
     def _show(self, run: Run, joined: Sequence[Row]) -> None:
-        """Shows the rows of one run, unless a table of all comes at the end."""
+        """Shows the rows of one run, unless a table of all follows at the end."""
         self.rows += joined
         if self.as_json:
             from mfulab.lab.tables.answers import answer_of
@@ -156,20 +161,22 @@ class _Command:
             for row in joined:
                 say_json(answer_of(row).line(row), default=str)
         elif len(joined) == 1 and not self.multirun:
-            _show(run, joined[0], self.whole)
+            _show(run, joined[0], self.all_columns)
 
     def show_all(self) -> None:
-        """Shows a table of several rows, or says that there is none."""
-        if self.as_json and not self.rows:
-            say_json(unanswered("", Said("no_row")).line({}))
-        if self.as_json or not self.rows or not (self.multirun or len(self.rows) > 1):
+        """Shows a table of several rows; in JSON, an answer without a value if there are none."""
+        if self.as_json:
+            if not self.rows:
+                say_json(unanswered("", Said("no_row")).line({}))
             return
-        console = Terminal()
-        console.print(table_of(self.step, self.rows, console.width))
+        is_table = self.multirun or len(self.rows) > 1
+        if self.rows and is_table:
+            console = Terminal()
+            console.print(table_of(self.step, self.rows, console.width))
 
 
 def _start_worker(wanted: Sequence[Run]) -> None:
-    """Starts a warm worker for these runs; it ends with this process."""
+    """Starts a warm worker that has imported what these runs need; it ends with this process."""
     from mfulab.lab.planning.resources import imported
 
     work = ["rows", *imported([run.text for run in wanted])]
@@ -178,29 +185,31 @@ def _start_worker(wanted: Sequence[Run]) -> None:
 
 
 def help_of(step: str) -> str:
-    """Text of what a measurement measures, the choices of its groups, and its other keys."""
-    does = (sys.modules[MEASUREMENTS[step].config.__module__].__doc__ or "").strip()
-    fields = MEASUREMENTS[step].config.model_fields
+    """Help of a measurement: its description, the choices of its groups, and its other keys."""
+    config = MEASUREMENTS[step].config
+    description = (sys.modules[config.__module__].__doc__ or "").strip()
+    fields = config.model_fields
     groups = sorted(keys.groups(CONFIG) & set(fields))
     choices = "\n".join(f"  {group}={'|'.join(keys.choices(CONFIG, group))}" for group in groups)
     others = ", ".join(name for name in fields if name not in groups)
-    return f"{does}\n\nGroups, one option of each:\n{choices}\n\nKeys: {others} (config/README.md)"
+    listed = f"Groups, one option of each:\n{choices}\n\nKeys: {others} (config/README.md)"
+    return f"{description}\n\n{listed}"
 
 
-def _measure(run: Run, counted: str, tell: Callable[[str], None]) -> None:
-    """Measures one run in a process of its own; if that fails, prints its log and ends with its
-    status."""
+def _measure(run: Run, prefix: str, report: Callable[[str], None]) -> None:
+    """Measures one run in its own process and reports progress in lines that begin with `prefix`.
+    If the process fails, prints its log and exits with its status."""
     config = RESULTS / run.folder / "config.json"
     if config.exists():
         _leave_to_sweep(run)
     store.write_run(run, RESULTS)
     text = Texts(usual_language(), "lines")
-    name = f"{counted}{run.step}: {run.name}"
+    name = f"{prefix}{run.step}: {run.name}"
     expected = expected_s(run)
     if expected:
-        tell(text("expected", run=name, time=expected))
+        report(text("expected", run=name, time=expected))
     else:
-        tell(name)
+        report(name)
     log = config.with_name("log")
     began = time.monotonic()
     command = [
@@ -214,21 +223,19 @@ def _measure(run: Run, counted: str, tell: Callable[[str], None]) -> None:
         str(config.absolute()),
     ]
     with log.open("w") as file:
-        # Its client ends with this process, also where that is killed.
+        # The client ends with this process, even if this one is killed.
         environment = {**os.environ, processes.WORKFLOW: str(os.getpid())}
-        ended = subprocess.run(
-            command, env=environment, stdout=file, stderr=subprocess.STDOUT
-        ).returncode
-    if ended:
+        done = subprocess.run(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    if done.returncode:
         say(log.read_text(), file=sys.stderr)
-        sys.exit(ended)
+        sys.exit(done.returncode)
     took = text("done", time=time.monotonic() - began)
-    tell(f"    {took}")
+    report(f"    {took}")
 
 
 def _leave_to_sweep(run: Run) -> None:
-    """Raises ConfigurationError for what a running sweep has planned: it is not planned anew, and
-    not measured twice."""
+    """Raises ConfigurationError if a running sweep has planned this run, so that it is neither
+    planned again nor measured twice."""
     if store.state(run, RESULTS) is not store.State.KEPT:
         store.take(RESULTS)
     elif not store.is_complete(RESULTS / run.folder / "row.csv"):
@@ -236,8 +243,8 @@ def _leave_to_sweep(run: Run) -> None:
 
 
 def expected_s(run: Run) -> float | None:
-    """Seconds that a run will take, by earlier runs of it or of its measurement; None without
-    any."""
+    """Median seconds of earlier processes of this run, or else of other runs of its measurement;
+    None if there are none."""
     before = RESULTS / run.folder / "row.csv"
     paths = [before]
     if not before.exists():
@@ -252,7 +259,7 @@ def expected_s(run: Run) -> float | None:
 
 @cache  # a sweep's estimates read the same rows again and again
 def _process_times_s(path: Path) -> list[float]:
-    """Seconds of the processes in a file of rows; none where it cannot be read."""
+    """Seconds of the processes in a CSV file of rows; empty if it cannot be read."""
     times = list[float]()
     with suppress(UnreadableError, ValueError, OSError):
         for row in read_csv(path):
@@ -262,58 +269,55 @@ def _process_times_s(path: Path) -> list[float]:
 
 
 def _joined(plan: Plan, run: Run) -> list[Row]:
-    """A run's row, joined with its counts and ceilings; of a collection a row for each of its
+    """Rows of a run, joined with its counts and ceilings; several if the measurement reports
     lines."""
     from mfulab.lab.tables import build
 
-    alone = replace(
-        plan, runs=[other for other in plan.runs if other is run or other.step != run.step]
-    )
+    kept = [other for other in plan.runs if other is run or other.step != run.step]
+    alone = replace(plan, runs=kept)
     with scratch() as folder:
         write_text(folder / "plan.json", alone.manifest)
         records = build.collect([folder / "plan.json"]).records[MEASUREMENTS[run.step].table]
-    found = list[Row]()
-    for record in records:
-        if f"{record['run']},".startswith(f"{run.name},"):
-            found.append(record)
-    return found
+    prefix = f"{run.name},"
+    return [record for record in records if f"{record['run']},".startswith(prefix)]
 
 
-def _show(run: Run, row: Row, whole: bool) -> None:
-    """Prints a row's summary: ladder and verdict of a profiled step, layers of a count, or all
-    columns."""
+def _show(run: Run, row: Row, all_columns: bool) -> None:
+    """Prints a row: ladder and verdict of a profiled step, or the shown columns, or `all_columns`.
+    Layers of a count come first."""
     console = Terminal()
-    if (layers := RESULTS / run.folder / "layers.csv").exists():
+    layers = RESULTS / run.folder / "layers.csv"
+    if layers.exists():
         from mfulab.cli.flops import render
 
         rows = []
         for layer in read_csv(layers):
             rows.append({**layer, "share_percent": float(layer["share_percent"] or 0)})
         console.print(render(rows, Texts(usual_language(), "flops")))
-    whole = whole or row["status"] != "ok"
-    if run.step == "profile_step" and not whole:
+    all_columns = all_columns or row["status"] != "ok"
+    if run.step == "profile_step" and not all_columns:
         from mfulab.loop.interactive import show
         from mfulab.mfu import account, three_lines
 
         step = account.read(row)
         language = usual_language()
         show.show(SimpleNamespace(row=row, readings={}, verdict=step.verdict), console, language)
-        tried = three_lines.tried_config(row)
-        if tried and "=" in tried and "experiment=" not in tried:
-            words = tried.replace("overrides=", "")
-            tries = Texts(language, "lines")("command")
-            console.print(Text(f"{tries} mfulab run {run.step} -m {words}"))
+        advice = three_lines.tried_config(row)
+        if advice and "=" in advice and "experiment=" not in advice:
+            overrides = advice.replace("overrides=", "")
+            label = Texts(language, "lines")("command")
+            console.print(Text(f"{label} mfulab run {run.step} -m {overrides}"))
     else:
         shown = Table(Column(no_wrap=True), box=None, show_header=False, pad_edge=False)
-        for key in row if whole else MEASUREMENTS[run.step].shown.split():
+        for key in row if all_columns else MEASUREMENTS[run.step].shown.split():
             if row.get(key) not in (None, "", False):
                 shown.add_row(key, Text(with_unit(key, row[key])))
         console.print(shown)
-    if not whole:
+    if not all_columns:
         console.print(Text(Texts(usual_language(), "lines")("every_column"), style="dim"))
 
 
-# Endings of columns' names: the factor to a unit that takes prefixes, and the unit.
+# Endings of column names: the factor to a unit that takes SI prefixes, and the unit.
 UNITS = {
     "tflop_s": (1e12, "FLOP/s"),
     "gb_s": (1e9, "B/s"),
@@ -331,7 +335,7 @@ UNITS = {
 
 
 def with_unit(name: str, value: object) -> str:
-    """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 is `3.63
+    """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 becomes `3.63
     GFLOP`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
@@ -344,14 +348,14 @@ def with_unit(name: str, value: object) -> str:
 
 
 def table_of(step: str, rows: Sequence[Mapping[str, object]], width: int) -> Group:
-    """A line a run with the first columns that fit `width` letters; what all runs have alike stands
-    below."""
+    """Table with a line per run and the first columns that fit `width` characters. Columns with the
+    same value in all runs are listed below it."""
     cells = _filled_cells(step, rows)
-    alike = {}
+    constant = {}
     for name, column in cells.items():
         if len(rows) > 1 and len(set(column)) == 1:
-            alike[name] = column[0]
-    columns = leave_out(cells, alike)
+            constant[name] = column[0]
+    columns = leave_out(cells, constant)
     drawn = _fitting(columns, width)
     shown = Table(
         *(Column(name, no_wrap=True) for name in drawn),
@@ -361,18 +365,16 @@ def table_of(step: str, rows: Sequence[Mapping[str, object]], width: int) -> Gro
     )
     for line in zip(*(columns[name] for name in drawn), strict=True):
         shown.add_row(*map(Text, line))
-    notes = [", ".join(f"{name} {value}" for name, value in alike.items())]
-    hidden = []
-    for name in columns:
-        if name not in drawn:
-            hidden.append(name)
+    notes = [", ".join(f"{name} {value}" for name, value in constant.items())]
+    hidden = [name for name in columns if name not in drawn]
     if hidden:
         notes.append(f"in row.csv of each run: {', '.join(hidden)}")
     return Group(shown, *(Text(note, style="dim") for note in notes if note))
 
 
 def _filled_cells(step: str, rows: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
-    """Texts of the columns that a measurement shows, without those that are empty in every row."""
+    """Cells by column, for the columns that a measurement shows and that are not empty in every
+    row."""
     cells = {}
     for name in MEASUREMENTS[step].shown.split():
         if name in ("hardware", "verdict"):
@@ -385,7 +387,7 @@ def _filled_cells(step: str, rows: Sequence[Mapping[str, object]]) -> dict[str, 
 
 
 def _fitting(columns: Mapping[str, Sequence[str]], width: int) -> list[str]:
-    """Names of the first columns that fit `width` letters, two between them; at least one."""
+    """Names of the first columns that fit `width` characters, separated by two; at least one."""
     drawn = list[str]()
     end = 0
     for name, column in columns.items():

@@ -1,5 +1,4 @@
-"""`mfulab trace`: MFU beside utilization from profiler traces that are there already, in
-seconds."""
+"""`mfulab trace`: MFU next to utilization, from existing profiler traces, in seconds."""
 
 import json
 import sys
@@ -29,7 +28,7 @@ from mfulab.mfu.models import model_config
 from mfulab.mfu.traced import trace_columns
 from mfulab.tracing.chrome import TraceError
 
-Filling = Callable[[Row], Record]
+Filling = Callable[[Row], Record]  # columns to add to a row
 _LEFT_OUT = {
     "collectives",
     "collective_sizes",
@@ -54,7 +53,7 @@ _LEFT_OUT = {
         "of one job are joined."
     ),
 )
-@click.argument("given", nargs=-1, metavar="FILE…", required=True)
+@click.argument("words", nargs=-1, metavar="FILE…", required=True)
 @AS_JSON
 @click.option(
     "--html", type=FILE, metavar="PAGE", help="Also write a page of these traces, one HTML file."
@@ -103,25 +102,28 @@ _LEFT_OUT = {
     "--precision", help="The number format of the model's matmuls, with --model: bf16, tf32, …"
 )
 @click.option(
-    "--all", "whole", is_flag=True, help="Also the longest operators, modules, kernels and gaps."
+    "--all",
+    "all_tables",
+    is_flag=True,
+    help="Also the longest operators, modules, kernels and gaps.",
 )
 @LANGUAGE
-def run(**options: Any) -> int:
-    """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not
-    passed."""
-    asked = Asked(**options)
-    if asked.jobs:
-        return _ranks(asked)
-    if asked.compare or asked.gate:
-        return _compared(asked)
-    return _read_all(asked)
+def run(**values: Any) -> int:
+    """Reads traces, joins the ranks of a job and prints the result. Returns 1 if a file could not
+    be read or a gate failed, else 0."""
+    options = Options(**values)
+    if options.jobs:
+        return _ranks(options)
+    if options.compare or options.gate:
+        return _compared(options)
+    return _read_all(options)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The command's options."""
 
-    given: Sequence[str]
+    words: Sequence[str]
     as_json: bool
     html: Path | None
     peaks: Sequence[str]
@@ -135,88 +137,92 @@ class Asked:
     batch_size: int | None
     sequence_length: int | None
     precision: str | None
-    whole: bool
+    all_tables: bool
     language: str
 
     @property
-    def of_model(self) -> Record:
-        """Options that are of a counted model alone."""
+    def model_options(self) -> Record:
+        """Options that only `--model` uses."""
         names = ("batch_size", "sequence_length", "precision")
         return {name: getattr(self, name) for name in names}
 
     @property
-    def of_single_traces(self) -> list[str]:
-        """Names of the given options that ranks by the hundred have not."""
+    def refused_with_jobs(self) -> list[str]:
+        """Names of the given options that `--jobs` does not support."""
         names = ("html", "perfetto", "compare", "gate", "capture", "model")
         return [name for name in names if getattr(self, name)]
 
     @property
     def reading(self) -> Record:
-        """Options by which every file is read."""
+        """Options for reading each file."""
         return {"steps": self.steps, "peaks": _stated_peaks(self.peaks)}
 
 
-def _ranks(asked: Asked) -> int:
-    """The ranks of a job, each read by one of several processes."""
+def _ranks(options: Options) -> int:
+    """Reads the ranks of a job in several processes and prints its verdict. Returns the exit
+    status."""
     from mfulab.cli import trace_ranks
 
-    for name in asked.of_single_traces:
+    for name in options.refused_with_jobs:
         raise ConfigurationError(Said("of_single_traces", {"option": f"--{name}"}))
-    count = asked.jobs or 1
-    return trace_ranks.run(asked.given, count, asked.as_json, asked.language, **asked.reading)
+    count = options.jobs or 1
+    return trace_ranks.run(
+        options.words, count, options.as_json, options.language, **options.reading
+    )
 
 
-def _compared(asked: Asked) -> int:
-    """The difference of two traces, in the order in which they are given: the old one first."""
+def _compared(options: Options) -> int:
+    """Prints the difference of two traces, the old one given first. Returns the exit status."""
     from mfulab.cli import trace_compare
 
     paths = []
-    for word in asked.given:
+    for word in options.words:
         paths.extend(files([word]))
-    reading = {**asked.reading, "capture": asked.capture}
-    return trace_compare.compare(paths, asked.gate, asked.as_json, asked.language, **reading)
+    reading = {**options.reading, "capture": options.capture}
+    return trace_compare.compare(paths, options.gate, options.as_json, options.language, **reading)
 
 
-def _read_all(asked: Asked) -> int:
-    paths = files(asked.given)
-    if asked.perfetto and len(paths) != 1:
+def _read_all(options: Options) -> int:
+    paths = files(options.words)
+    if options.perfetto and len(paths) != 1:
         tracks = Said("tracks_for_one", {"count": len(paths)})
-        raise ConfigurationError(of_source(f"--perfetto {asked.perfetto}", tracks))
-    fill = _model_of(asked)
-    reading = asked.reading
+        raise ConfigurationError(of_source(f"--perfetto {options.perfetto}", tracks))
+    fill = _model_of(options)
+    reading = options.reading
     reads = []
     for path in paths:
-        reads.extend(_read(path, capture=asked.capture, **reading))
+        reads.extend(_read(path, capture=options.capture, **reading))
     rows = [_joined(read, fill) for read in reads]
     ranks.joined(rows)
     pairs = list(zip(reads, rows, strict=True))
-    if asked.perfetto:
-        _write_tracks(pairs, asked.perfetto, asked.language)
-    if asked.html:
-        _write_page(rows, asked.html, asked.language)
-    if asked.as_json:
+    if options.perfetto:
+        _write_tracks(pairs, options.perfetto, options.language)
+    if options.html:
+        _write_page(rows, options.html, options.language)
+    if options.as_json:
         _print_json(rows)
     else:
         from mfulab.cli.trace_text import show
 
-        show(pairs, asked.language, whole=asked.whole)
+        show(pairs, options.language, all_tables=options.all_tables)
     return int(any(row["status"] != "ok" for row in rows))
 
 
 def _joined(read: Read, fill: Filling | None) -> Record:
-    """A read row with its joined columns, and a counted model's FLOPs where it has none."""
+    """The row of a trace with its joined columns, and with the model's FLOPs if the trace has
+    none."""
     row = {**read.row.model_dump(), "recorded": False}
     if fill and row["status"] == "ok" and row["flops"] is None:
         row |= fill(row)
     return row | trace_columns(row)
 
 
-def _model_of(asked: Asked) -> Filling | None:
-    """Counted work that gives rows a model's FLOPs; None without a model. Raises ConfigurationError
-    for its options without it."""
-    if asked.model is not None:
-        return counted_model(asked.model, **asked.of_model)
-    for name, value in asked.of_model.items():
+def _model_of(options: Options) -> Filling | None:
+    """Function that fills a row with the FLOPs of `--model`; None without that option. Raises
+    ConfigurationError if its other options are given without it."""
+    if options.model is not None:
+        return counted_model(options.model, **options.model_options)
+    for name, value in options.model_options.items():
         if value is not None:
             option = name.replace("_", "-")
             raise ConfigurationError(Said("of_counted_model", {"option": f"--{option}"}))
@@ -224,8 +230,8 @@ def _model_of(asked: Asked) -> Filling | None:
 
 
 def _stated_peaks(peaks: Sequence[str]) -> dict[str, float]:
-    """Peaks in TFLOP/s by number format, of words like `bf16=1307`. Raises ConfigurationError for
-    any other word."""
+    """Parses words like `bf16=1307` into peaks (TFLOP/s) by number format. Raises
+    ConfigurationError for any other word."""
     stated = dict[str, float]()
     for text in peaks:
         name, _, figure = text.partition("=")
@@ -238,8 +244,8 @@ def _stated_peaks(peaks: Sequence[str]) -> dict[str, float]:
 
 
 def _read(path: Path, **options: Any) -> list[Read]:
-    """Rows of a file's traces; one that cannot be read is a failed row, and is told on stderr at
-    once."""
+    """Reads the traces of a file. One that cannot be read becomes a failed row, and the reason is
+    printed to stderr."""
     try:
         return read_file(path, **options)
     except TraceError as error:
@@ -248,16 +254,13 @@ def _read(path: Path, **options: Any) -> list[Read]:
 
 
 def _print_json(rows: Sequence[Row]) -> None:
-    """Prints a line of JSON a row, with its sentences."""
+    """Prints each row as a line of JSON, with its sentences in words."""
     for row in rows:
         words = verdicts.columns(row)
         columns = leave_out(row, _LEFT_OUT)
-        nested = {}
         for name, cell in columns.items():
             if isinstance(cell, str) and cell[:1] in ("{", "["):
-                nested[name] = cell
-        for name, cell in nested.items():
-            columns[name] = parse_json(cell)
+                columns[name] = parse_json(cell)
         columns["answer"] = asdict(read(row).mfu(_reason(row)))
         columns |= {
             "verdict_sentence": words["verdict_reason"],
@@ -269,7 +272,7 @@ def _print_json(rows: Sequence[Row]) -> None:
 
 
 def _reason(row: Row) -> Said | None:
-    """Reason why a row has no MFU; None where it has one."""
+    """Reason why a row has no MFU; None if it has one."""
     reason = parse_json(row["mfu_reason"] or "{}")
     for key, numbers in reason.items():
         return Said(key, numbers)
@@ -279,44 +282,47 @@ def _reason(row: Row) -> Said | None:
 def counted_model(
     model: str, batch_size: int | None, sequence_length: int | None, precision: str | None
 ) -> Filling:
-    """Counts a step of a model, its products in `precision`, and gives what fills a trace's row
-    with these FLOPs. Raises ConfigurationError if the model is unknown or cannot be counted."""
+    """Counts a step of a model, with matmuls in `precision`, and returns a function that fills a
+    trace's row with these FLOPs. Raises ConfigurationError if the model is unknown or cannot be
+    counted."""
     from mfulab.flops.count import CountError
     from mfulab.models.build import ModelError
     from mfulab.models.counted import count_model
 
     if batch_size is None or precision not in UNITS:
         raise ConfigurationError(Said("counted_model_needs", {"formats": ", ".join(UNITS)}))
+    config = model_config(model, {})
     try:
-        operations = count_model(
-            model_config(model, {}), batch_size, sequence_length
-        ).count.operations
+        counted = count_model(config, batch_size, sequence_length)
     except (ModelError, CountError) as error:
         raise ConfigurationError(of_source(f"--model {model}", said_by(error))) from error
+    operations = counted.count.operations
     forward = operations.sum("forward")
     backward = operations.sum("backward")
-    again = operations.sum("recomputed")
+    recomputed = operations.sum("recomputed")
+    source = Said("counted_of", {"model": model, "batch_size": batch_size})
+    unknown = ("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")
 
     def fill(row: Row) -> Record:
-        trains = row["mode"] == "training"
-        flops = forward.flops + (backward.flops if trains else 0)
-        executed = forward.flops + (backward.executed_flops + again.executed_flops if trains else 0)
+        flops = forward.flops
+        executed = forward.flops
+        causal = forward.causal_flops
+        if row["mode"] == "training":
+            flops += backward.flops
+            executed += backward.executed_flops + recomputed.executed_flops
+            causal += backward.causal_flops
         spent = parse_json(row["spent"])
-        spent |= {
-            "products": spent["products"] + spent["uncounted"],
-            "uncounted": 0,
-        }  # the model has them all
+        spent["products"] += spent["uncounted"]  # the model's count covers all matmuls
+        spent["uncounted"] = 0
         return {
             "flops": flops,
             "flops_by_format": json.dumps({precision: flops}),
             "executed_flops": executed,
             "executed_by_format": json.dumps({precision: executed}),
-            "causal_flops": forward.causal_flops + (backward.causal_flops if trains else 0),
-            **dict.fromkeys(
-                ("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")
-            ),
+            "causal_flops": causal,
+            **dict.fromkeys(unknown),
             **dict.fromkeys(("precision", "effective_precision"), precision),
-            "flops_source": cell_of(Said("counted_of", {"model": model, "batch_size": batch_size})),
+            "flops_source": cell_of(source),
             "spent": json.dumps(spent),
         }
 
@@ -333,9 +339,10 @@ def _write_tracks(pairs: Sequence[tuple[Read, Record]], out: Path, language: str
     added = list[str]()
     names = {kind: text(KINDS.get(kind, kind)) for kind in (*SPENT, *CAUSES)}
     drawn = []
-    for one, row in pairs:
-        if one.analysis and isinstance(one.analysis.told, DeviceTime):
-            drawn.append((one.analysis.told, one.analysis.call_flops, row))
+    for read_trace, row in pairs:
+        analysis = read_trace.analysis
+        if analysis and isinstance(analysis.told, DeviceTime):
+            drawn.append((analysis.told, analysis.call_flops, row))
     if not drawn:
         raise ConfigurationError(of_source(f"--perfetto {out}", Said("no_time_to_draw")))
     for number, (time, flops, row) in enumerate(drawn):
@@ -345,7 +352,8 @@ def _write_tracks(pairs: Sequence[tuple[Read, Record]], out: Path, language: str
         verdict = f"{columns['verdict']}: {columns['verdict_reason']}"
         sentence = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
         added += timeline.tracks(number, time, flops, peak and 1e12 * peak, sentence, names)
-    timeline.write(out, list({id(time.trace): time.trace for time, *_ in drawn}.values()), added)
+    traces = {id(time.trace): time.trace for time, *_ in drawn}
+    timeline.write(out, list(traces.values()), added)
     say(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 

@@ -1,5 +1,5 @@
-"""`mfulab compare` of two traces: where a step of the second takes more or less than one of the
-first."""
+"""`mfulab compare` for two traces: where a step of the second takes more or less time than one of
+the first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,8 +50,8 @@ def either(
     as_json: bool,
     form: str,
 ) -> int:
-    """Compares two traces, or two sets of results. Raises ConfigurationError for none, or `out` of
-    traces."""
+    """Compares two traces, or two sets of results. Returns the exit status. Raises
+    ConfigurationError for an option that traces do not support."""
     if as_json:
         form = "json"
     if not (old.is_file() and new.is_file()):
@@ -68,9 +68,9 @@ def either(
 def compare(
     paths: Sequence[Path], gate: float | None, as_json: bool, language: str, **options: Any
 ) -> int:
-    """Shows the difference of the first rows of two files; 1 where the second is slower by more
-    than the gate. Raises ConfigurationError unless there are two files, TraceError if one cannot be
-    read."""
+    """Prints the difference of two files' first traces. Returns 1 if the second is slower by more
+    than the gate, else 0. Raises ConfigurationError unless there are two files, TraceError if one
+    cannot be read."""
     if len(paths) != 2:
         raise ConfigurationError(Said("give_two_traces", {"count": len(paths)}))
     text = Texts(language, "trace")
@@ -80,7 +80,7 @@ def compare(
     if as_json:
         before_s = float(compared.before) / 1e9
         answer = of_change(1 + compared.change, compared.verdict, {}, old=before_s)
-        say_json(answer.line(_plain(steps, compared, failed)))
+        say_json(answer.line(_details(steps, compared, failed)))
     else:
         _show(text, steps, compared, gate)
     return int(failed)
@@ -88,7 +88,7 @@ def compare(
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one of the two traces."""
+    """A step of one of two compared traces."""
 
     analysis: Analysis
     row: Record
@@ -96,7 +96,7 @@ class Step:
 
     @property
     def mfu(self) -> str:
-        """MFU in words; of a part of the FLOPs it is at least that."""
+        """MFU as text, with "at least" if the FLOPs of only some matmuls are known."""
         mfu = self.row["mfu_percent"]
         if mfu is None:
             return "—"
@@ -117,10 +117,9 @@ def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float 
     devices = "one_device" if first.device == second.device else "two_devices"
     console.print(text(devices, before=first.device, after=second.device))
     before, after = _ms(compared.before), _ms(compared.after)
+    change = with_minus(f"{100 * compared.change:+.2f}")
     key = "compared_same" if compared.verdict == "same" else "compared"
-    heading = text(
-        key, before=before, after=after, change=with_minus(f"{100 * compared.change:+.2f}")
-    )
+    heading = text(key, before=before, after=after, change=change)
     console.print(Text(heading, style="bold"))
     noise = text("no_noise")
     if compared.noise is not None:
@@ -131,9 +130,8 @@ def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float 
     for step in steps:
         if is_part(step.row):
             known = percent(100 - step.row["uncounted_percent"])
-            console.print(
-                Text(text("compared_part", file=step.row["trace"], known=known), style="dim")
-            )
+            remark = text("compared_part", file=step.row["trace"], known=known)
+            console.print(Text(remark, style="dim"))
     if gate is not None:
         console.print(text("gate", share=percent(100 * gate)))
     _tables(console, text, compared)
@@ -141,9 +139,9 @@ def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float 
 
 def _tables(console: Terminal, text: Texts, compared: Difference) -> None:
     """Prints the difference by kind of time, then by operator."""
-    whole = Part("step", "", "", compared.before, compared.after)
+    step = Part("step", "", "", compared.before, compared.after)
     kinds = []
-    for part in (*compared.kinds(), whole):
+    for part in (*compared.kinds(), step):
         line = _line(text, part)
         kinds.append((line.kind, line.before, line.after, line.change))
     table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)
@@ -157,7 +155,7 @@ def _tables(console: Terminal, text: Texts, compared: Difference) -> None:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the tables of differences."""
+    """Cells of a line in the tables of differences."""
 
     kind: str
     operator: str
@@ -183,15 +181,16 @@ def _ms(span_ns: Fraction) -> str:
     return f"{float(span_ns) / 1e6:,.3f}"
 
 
-def _plain(steps: Sequence[Step], compared: Difference, failed: bool) -> Record:
+def _details(steps: Sequence[Step], compared: Difference, failed: bool) -> Record:
+    """Fields of the line of JSON."""
     parts = []
     for part in compared.parts:
         names = {"kind": part.kind, "operator": part.operator, "shapes": part.shapes}
-        parts.append({**names, **_plain_ms(part), "difference_ms": float(part.difference) / 1e6})
+        parts.append({**names, **_both_ms(part), "difference_ms": float(part.difference) / 1e6})
     first, second = (step.row for step in steps)
     return {
         "devices": [step.device for step in steps],
-        **_plain_ms(compared),
+        **_both_ms(compared),
         "change_percent": 100 * compared.change,
         "noise_percent": None if compared.noise is None else 100 * compared.noise,
         "before_mfu_percent": first["mfu_percent"],
@@ -204,5 +203,5 @@ def _plain(steps: Sequence[Step], compared: Difference, failed: bool) -> Record:
     }
 
 
-def _plain_ms(of: Difference | Part) -> dict[str, float]:
-    return {"before_ms": float(of.before) / 1e6, "after_ms": float(of.after) / 1e6}
+def _both_ms(times: Difference | Part) -> dict[str, float]:
+    return {"before_ms": float(times.before) / 1e6, "after_ms": float(times.after) / 1e6}

@@ -1,5 +1,5 @@
-"""`mfulab trace DIR --jobs N`: one verdict on the ranks of a job, each trace read by one of several
-processes and kept as a summary."""
+"""`mfulab trace DIR --jobs N`: one verdict on all ranks of a job. Several processes reduce each
+trace to a summary."""
 
 import multiprocessing
 import os
@@ -33,7 +33,7 @@ from mfulab.mfu.utilization import of_peak
 from mfulab.tracing.ranks import Job
 from mfulab.tracing.trace import TraceError
 
-SHOWN = 16  # ranks in a table; of more those that are waited for most
+SHOWN = 16  # ranks in a table; of more, only those waited for longest
 LONGEST = 5
 RANKS = ("rank", "step_time", "compute_column", "idle_column", "sending", "waiting", "waited_for")
 SKEWS = (
@@ -49,63 +49,61 @@ SKEWS = (
 WAITS = ("rank", "waits_for", "ms")
 
 
-def run(given: Sequence[str], count: int, as_json: bool, language: str, **options: Any) -> int:
-    """Maps every trace to a summary in `count` processes, joins them and shows each job; the status
-    is 1 where a file could not be read."""
-    paths = _paths(given)
+def run(words: Sequence[str], count: int, as_json: bool, language: str, **options: Any) -> int:
+    """Reduces every trace to a summary in `count` processes, joins them and prints each job.
+    Returns 1 if a file could not be read, else 0."""
+    paths = _paths(words)
     with scratch() as folder:
-        results = list(_kept(paths, count, folder, options))
-        places = [place for found, _ in results for place in found]
-        errors = []
-        for _, error in results:
+        summaries = list[Place]()
+        errors = list[str]()
+        for found, error in _summaries(paths, count, folder, options):
+            summaries += found
             if error:
                 errors.append(error)
         for error in errors:
             say(f"mfulab trace: {error}", file=sys.stderr)
-        found = jobs(places)
-    for job in found:
+        found_jobs = jobs(summaries)
+    for job in found_jobs:
         if as_json:
-            say_json(_answer(job).line(_plain(job, language)))
+            say_json(_answer(job).line(_details(job, language)))
         else:
             _show(job, language)
     return int(bool(errors))
 
 
-def _paths(given: Sequence[str]) -> list[Path]:
-    """The files; of a folder in which a sweep left summaries these alone."""
-    paths = files(given)
-    left = []
-    for path in paths:
-        if path.name == SUMMARY:
-            left.append(path)
-    return left or paths
+def _paths(words: Sequence[str]) -> list[Path]:
+    """The files that the words mean; if a sweep left summaries among them, only these."""
+    paths = files(words)
+    summaries = [path for path in paths if path.name == SUMMARY]
+    return summaries or paths
 
 
-def _kept(
+def _summaries(
     paths: Sequence[Path], count: int, folder: Path, options: Mapping[str, object]
 ) -> Iterator[tuple[list[Place], str]]:
-    """Maps each file to summaries, or to the reason why it could not be read."""
-    work = partial(_keep, folder=folder, options=options)
+    """Yields for each file its summaries, and "" or the reason why it could not be read. Raises
+    ConfigurationError if a process is killed."""
+    summarise = partial(_summarise, folder=folder, options=options)
     processes = min(count, len(paths))
-    way = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    start_method = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     pool: AbstractContextManager[ProcessPoolExecutor | None] = nullcontext()
     if processes > 1 and has_semaphores():
-        pool = ProcessPoolExecutor(processes, way, end_with_parent, (os.getpid(),))
+        pool = ProcessPoolExecutor(processes, start_method, end_with_parent, (os.getpid(),))
     try:
         with pool as running:
-            each = map if running is None else running.map
-            yield from each(work, paths, range(len(paths)))
+            mapped = map if running is None else running.map
+            yield from mapped(summarise, paths, range(len(paths)))
     except BrokenProcessPool:
         raise ConfigurationError(of_source(f"--jobs {count}", Said("reader_was_ended"))) from None
 
 
-def _keep(
+def _summarise(
     path: Path, number: int, *, folder: Path, options: Mapping[str, object]
 ) -> tuple[list[Place], str]:
-    own = folder / str(number)
-    own.mkdir()
+    numbered = folder / str(number)
+    numbered.mkdir()
     try:
-        return keep(path, own, **options), ""
+        return keep(path, numbered, **options), ""
     except TraceError as error:
         return [], error_in_words(error)
 
@@ -119,12 +117,11 @@ def _mfu(job: Job) -> float | None:
 
 
 def _answer(job: Job) -> Answer:
-    """MFU of the job; doubtful where the FLOPs of a part of its matmuls alone are known."""
+    """MFU of the job, with a doubt if the FLOPs of only some matmuls are known. It has no value if
+    FLOPs or peak are unknown."""
     mfu = _mfu(job)
     if mfu is None:
-        key = "no_peak"
-        if job.flops is None:
-            key = "uncounted"
+        key = "uncounted" if job.flops is None else "no_peak"
         return unanswered("%", Said(key))
     doubt: dict[str, Numbers] = {"least": {}} if job.is_part else {}
     peak = job.peak_tflop_s
@@ -132,22 +129,22 @@ def _answer(job: Job) -> Answer:
 
 
 def path_sentence(job: Job, language: str) -> str:
-    """Says in words what a step's length depends on; empty without a path."""
+    """Sentence about the critical path that determines a step's length; "" if there is none."""
     path = job.path
     if path is None or not path.own_ms:
         return ""
     text = Texts(language, "trace")
-    (rank, own), *others = path.own_ms.items()
-    numbers: Record = {"rank": rank, "own": own, "length": path.length_ms}
-    numbers["sending"] = path.sending_ms
-    numbers["others"] = ""
+    (rank, own_ms), *others = path.own_ms.items()
+    other_ranks = ""
     if others:
-        time = sum(time for _, time in others)
-        numbers["others"] = text("path_others", count=len(others), time=time)
-    return text("path", **numbers)
+        time_ms = sum(time_ms for _, time_ms in others)
+        other_ranks = text("path_others", count=len(others), time=time_ms)
+    times = {"own": own_ms, "length": path.length_ms, "sending": path.sending_ms}
+    return text("path", rank=rank, others=other_ranks, **times)
 
 
-def _plain(job: Job, language: str) -> Record:
+def _details(job: Job, language: str) -> Record:
+    """Fields of the line of JSON."""
     fields = leave_out(asdict(job), ("verdict", "path"))
     path = None
     if job.path:
@@ -177,8 +174,9 @@ def _show(job: Job, language: str) -> None:
     console.print(Text(text("job", ranks=len(job.ranks), world=world, mfu=shown), style="bold"))
     sentence = verdicts.sentence(job.verdict.key, job.verdict.numbers, language)
     console.print(Text(sentence, style="yellow"))
-    if words := path_sentence(job, language):
-        console.print(words)
+    critical_path = path_sentence(job, language)
+    if critical_path:
+        console.print(critical_path)
     _show_ranks(console, text, job)
     lines = []
     for skew in job.skews[:LONGEST]:

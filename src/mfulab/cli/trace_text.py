@@ -1,5 +1,5 @@
-"""Text of `mfulab trace` for each file: ladder, verdict, lost milliseconds, the longest of each
-kind."""
+"""Text output of `mfulab trace`: ladder, verdict, lost milliseconds, and the longest operators and
+kernels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,15 +37,15 @@ COLLECTIVES = (
     "wait",
 )
 MODULES = ("module", "calls", "ms", "share", "flop", "mfu_percent")
-DEEPEST = 5
-LEAST_PERCENT = 2.0  # modules shown: levels, and share of the longest
+DEEPEST = 5  # levels of modules shown
+LEAST_PERCENT = 2.0  # modules shown, relative to the longest
 GAPS = ("ended_by", "cause", "ms")
 OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANK_SHARES = ("kernel_busy", "communication", "transfer", "waiting")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
 LONGEST = 5
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
-# Columns that hold words, of which a narrow terminal shows the begin.
+# Columns with text, which is cut off in a narrow terminal.
 TEXTS = {
     "operator",
     "shapes",
@@ -60,7 +60,7 @@ TEXTS = {
     "device",
     "verdict",
 }
-NAME = 64  # characters of a kernel's name
+NAME = 64  # characters of a kernel's name that are shown
 TITLED: dict[str, Any] = {
     "box": box.SIMPLE_HEAD,
     "pad_edge": False,
@@ -69,18 +69,15 @@ TITLED: dict[str, Any] = {
 }
 
 
-def show(pairs: Sequence[tuple[Read, Row]], language: str, *, whole: bool = False) -> None:
-    """Prints every file that was read, with all tables if `whole`; of several, then a line each, and
-    the jobs that their ranks make."""
+def show(pairs: Sequence[tuple[Read, Row]], language: str, *, all_tables: bool = False) -> None:
+    """Prints each trace that was read, with further tables if `all_tables`. If there are several,
+    also an overview with a line per trace, and the jobs that their ranks form."""
     console = Terminal(highlight=False)
     text = Texts(language, "trace")
     for read, row in pairs:
         if read.analysis is not None:
-            _file(console, text, read.analysis, row, whole)
-    rows = []
-    for _, row in pairs:
-        if row["status"] == "ok":
-            rows.append(row)
+            _trace(console, text, read.analysis, row, all_tables)
+    rows = [row for _, row in pairs if row["status"] == "ok"]
     if len(rows) > 1:
         table(console, text, "overview", OVERVIEW, [_overview_line(row, language) for row in rows])
     jobs = defaultdict[str, list[Row]](list)
@@ -90,7 +87,7 @@ def show(pairs: Sequence[tuple[Read, Row]], language: str, *, whole: bool = Fals
         else:
             _collectives(console, text, row)
     for ranks in jobs.values():
-        # Of a job the time of the rank that waits least, of one rank its own.
+        # Rows of a job hold the collective times of the rank that waits least.
         _collectives(console, text, ranks[-1])
     for ranks in jobs.values():
         _job(console, text, ranks)
@@ -100,7 +97,8 @@ def _collectives(console: Terminal, text: Texts, row: Row) -> None:
     kinds = parse_json(row.get("collective_bandwidth") or "[]")
     lines = list(map(_collective_line, kinds))
     table(console, text, "collectives", COLLECTIVES, lines)
-    if use := link_use(row):
+    use = link_use(row)
+    if use:
         console.print(text("link_bytes", **_link_numbers(use, row["time_s"])))
 
 
@@ -112,7 +110,8 @@ def _overview_line(row: Row, language: str) -> Sequence[str]:
 
 
 def _link_numbers(use: LinkUse, step_s: float) -> dict[str, str]:
-    """Bytes that a step sends over a link, and the share of its time."""
+    """Numbers for the sentence on a link: bytes and calls of a step, and its share of the step's
+    time."""
     return {
         "sent": quantity(use.bytes, "B"),
         "calls": significant(use.calls),
@@ -125,12 +124,13 @@ def _collective_line(kind: Row) -> Sequence[str]:
     counts = f"{kind['calls']}", quantity(kind["bytes"], "B"), f"{kind['processes']}"
     rates = []
     for name in ("algorithm_gb_s", "bus_gb_s"):
-        rates.append("—" if kind[name] is None else significant(kind[name], 3))
+        rate = kind[name]
+        rates.append("—" if rate is None else significant(rate, 3))
     return (kind["kind"], *counts, _ms(kind["ms"]), *rates, _ms(kind["wait_ms"]))
 
 
 def _job(console: Terminal, text: Texts, rows: Sequence[Row]) -> None:
-    """Prints a job with a line a rank; an arrow marks the rank that the others wait for."""
+    """Prints a job with a line per rank; an arrow marks the rank that the others wait for."""
     ranks = sorted(rows, key=lambda row: row["rank"])
     job = ranks[0]
     world = job["world_size"] or job["job_ranks"]
@@ -148,13 +148,12 @@ def _job(console: Terminal, text: Texts, rows: Sequence[Row]) -> None:
         console.print(Text(text("unmatched"), style="dim"))
 
 
-def _file(console: Terminal, text: Texts, analysis: Analysis, row: Row, whole: bool) -> None:
-    """Prints a file: what was found, because of what, what to try, the ladder and the budget; if
-    `whole`, what took longest too."""
+def _trace(console: Terminal, text: Texts, analysis: Analysis, row: Row, all_tables: bool) -> None:
+    """Prints a trace: its verdict, cause and advice, the ladder and the budget. If `all_tables`,
+    also the longest operators, modules, kernels and gaps."""
     language = text.language
-    console.print(
-        Text(f"{row['model']} · {device_name(text, analysis, row['device'])}", style="bold")
-    )
+    heading = f"{row['model']} · {device_name(text, analysis, row['device'])}"
+    console.print(Text(heading, style="bold"))
     console.print(_window(text, row))
     device = "GPU" if analysis.on_gpu else "CPU"
     name = text.within("lines")("step")
@@ -168,7 +167,7 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: Row, whole: b
     _attainable(console, text, row)
     console.print(_budget(text, row))
     _unknown_parts(console, text, row)
-    if whole:
+    if all_tables:
         _longest(console, text, analysis, row, language)
     else:
         console.print(Text(text.within("lines")("all"), style="dim"))
@@ -176,7 +175,8 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: Row, whole: b
 
 
 def _window(text: Texts, row: Row) -> str:
-    """Sentence on the steps that were read: how many, which, and how they were found."""
+    """Sentence about the steps that were read: their number, their step numbers, and how they were
+    found."""
     ends = []
     for name in ("first_step", "last_step"):
         if row[name] is not None:
@@ -192,7 +192,7 @@ def _window(text: Texts, row: Row) -> str:
 
 
 def _flags(row: Row, language: str) -> list[str]:
-    """Sentences on what is doubtful, of MFU where there is one and of the verdict."""
+    """Sentences about doubts: of the MFU if there is one, and of the verdict."""
     columns = verdicts.columns(row, language=language)
     flags = [columns["verdict_flags"]]
     if row["mfu_percent"] is not None:
@@ -210,7 +210,7 @@ def _attainable(console: Terminal, text: Texts, row: Row) -> None:
 
 
 def _unknown_parts(console: Terminal, text: Texts, row: Row) -> None:
-    """Prints where best times come from, and why parts of the budget are empty."""
+    """Prints the source of the best times, and the reasons why parts of the budget are empty."""
     if row["useful_ms"] is None:
         return
     if row["best_basis"]:
@@ -224,7 +224,7 @@ def _unknown_parts(console: Terminal, text: Texts, row: Row) -> None:
 
 
 def _speed(text: Texts, row: Row) -> str:
-    """Sentence on the speed by number format, the peak, and the FLOPs of a step."""
+    """Sentence about the speed by number format, the peak, and the FLOPs of a step."""
     values = {
         "speed": quantity(row["tflop_s"] * 1e12, "FLOP/s"),
         "flops": quantity(row["flops"], "FLOP"),
@@ -239,7 +239,7 @@ def _speed(text: Texts, row: Row) -> str:
 
 
 def _formats(row: Row) -> str:
-    """Number formats of a step's FLOPs, each with its share where there are several."""
+    """Number formats of a step's FLOPs, with their shares if there are several."""
     weights = parse_json(row["peak_weights"] or "{}")
     shares = {}
     for name, share in weights.items():
@@ -251,12 +251,13 @@ def _formats(row: Row) -> str:
 
 
 def device_name(text: Texts, analysis: Analysis, name: str | None) -> str:
-    """The device as the trace names it, or what it is."""
+    """Name of the device in the trace, or a word for its kind if it has none."""
     return name or text("no_device" if analysis.on_gpu else "cpu")
 
 
 def _ladder(text: Texts, row: Row, language: str) -> Table:
-    """The rungs that a trace has; a GPU's utilization is its kernel-busy share."""
+    """Table of the rungs that a trace has. `utilization_percent` is left out: a trace has
+    kernel-busy time."""
     table = Table(box=None, pad_edge=False, show_header=False)
     reasons = parse_json(row["reasons"] or "{}")
     for rung in rungs.RUNGS:
@@ -298,14 +299,16 @@ def _budget(text: Texts, row: Row) -> Table:
 
 
 def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row, language: str) -> None:
-    """Prints what took longest: products, operators, modules, kernels, gaps, and what is unknown."""
-    if sentence := verdicts.misaligned(row, language):
-        console.print(Text(sentence))
+    """Prints the longest matmuls, operators, modules, kernels and gaps, and operators of unknown
+    FLOPs."""
+    padding = verdicts.misaligned(row, language)
+    if padding:
+        console.print(Text(padding))
     wall_ns = analysis.window.length
-    products = [_product_line(one, wall_ns, text) for one in analysis.products[:LONGEST]]
+    products = [_product_line(product, wall_ns, text) for product in analysis.products[:LONGEST]]
     table(console, text, "products", PRODUCTS, products)
-    roofs = parse_json(row.get("operator_roofline") or "[]")
-    roofs = [roof for roof in roofs if roof["kind"] in OF_KERNELS]
+    all_roofs = parse_json(row.get("operator_roofline") or "[]")
+    roofs = [roof for roof in all_roofs if roof["kind"] in OF_KERNELS]
     operators = [_operator_line(roof, text) for roof in roofs[: 2 * LONGEST]]
     table(console, text, "operators", OPERATORS, operators)
     for reason, time_ms in _without_best(roofs, language).most_common(LONGEST):
@@ -325,7 +328,7 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row, langu
 
 
 def _product_line(product: Product, wall_ns: int, text: Texts) -> Sequence[str]:
-    """A line of the table of products; what is not known stays empty."""
+    """Cells of a matmul in the table of matmuls; unknown ones are empty."""
     plain = product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_")
     name = short(plain, 24)
     if product.recomputed:
@@ -343,7 +346,7 @@ def _product_line(product: Product, wall_ns: int, text: Texts) -> Sequence[str]:
 
 
 def _operands(product: Product) -> str:
-    """Shapes of a product's first three operands: `16×559×1024 · 2816×1024`."""
+    """Shapes of a matmul's first three operands: `16×559×1024 · 2816×1024`."""
     shapes = []
     for shape in parse_json(product.shapes or "[]"):
         if len(shape) > 1:
@@ -352,7 +355,7 @@ def _operands(product: Product) -> str:
 
 
 def _operator_line(roof: Row, text: Texts) -> Sequence[str]:
-    """A line of the table of operators; a best time above which one ran is marked."""
+    """Cells of an operator in the table of operators; a doubtful bound is marked."""
     bound = "—"
     if roof["bound"]:
         bound = text(roof["bound"])
@@ -365,7 +368,7 @@ def _operator_line(roof: Row, text: Texts) -> Sequence[str]:
 
 
 def _without_best(roofs: Sequence[Row], language: str) -> Counter[str]:
-    """Milliseconds of operators without a best time, by the reason."""
+    """Milliseconds of operators without a best time, summed by the reason."""
     times_ms = Counter[str]()
     for roof in roofs:
         for key, numbers in (roof["reason"] or {}).items():
@@ -388,32 +391,27 @@ def _uncounted_lines(analysis: Analysis, text: Texts) -> Iterator[str]:
 
 
 def _modules(row: Row) -> Sequence[Sequence[str]]:
-    """Modules and ranges as a tree: ms of a step, the share of the step, FLOPs, and MFU of that
-    time."""
+    """Cells of modules and annotated ranges as a tree: ms of a step, share of the step, FLOPs, and
+    MFU during that time."""
     modules = parse_json(row.get("module_times") or "[]")
-    least = LEAST_PERCENT / 100 * max((module["ms"] for module in modules), default=0.0)
+    longest_ms = max((module["ms"] for module in modules), default=0.0)
+    least_ms = LEAST_PERCENT / 100 * longest_ms
     lines = []
     for module in modules:
-        if 0 < module["depth"] <= DEEPEST and module["ms"] > least:
+        if 0 < module["depth"] <= DEEPEST and module["ms"] > least_ms:
             name = "  " * (module["depth"] - 1) + short(module["name"], 44)
-            share = module["ms"] / 10 / row["time_s"]
-            flops = ""
-            if module["flops"]:
-                flops = quantity(module["flops"], "FLOP")
-            mfu = ""
-            if "mfu_percent" in module:
-                mfu = percent(module["mfu_percent"])
-            lines.append(
-                (name, f"{module['calls']}", _ms(module["ms"]), percent(share), flops, mfu)
-            )
+            share = percent(module["ms"] / 10 / row["time_s"])
+            flops = quantity(module["flops"], "FLOP") if module["flops"] else ""
+            mfu = percent(module["mfu_percent"]) if "mfu_percent" in module else ""
+            lines.append((name, f"{module['calls']}", _ms(module["ms"]), share, flops, mfu))
     return lines
 
 
 def table(
     console: Terminal, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
-    """Prints a table without the columns that are empty in every row. Only texts give way to a
-    narrow terminal: numbers are shown whole."""
+    """Prints a table without the columns that are empty in every row. In a narrow terminal texts
+    are cut off, numbers never. Prints nothing if there are no rows."""
     if not rows:
         return
     filled = []
@@ -434,7 +432,7 @@ def table(
 
 
 def _label(text: Texts, name: str) -> str:
-    """The title of a column: a rung's name, or a word of these tables."""
+    """Header of a column: the name of a rung, or a text of the section `trace`."""
     return text.within("rungs" if name.endswith("_percent") else "trace")(name)
 
 
@@ -451,20 +449,20 @@ def _share(value: float | None) -> str:
 
 
 def _mfu(row: Row, value: float | None) -> str:
-    """MFU or HFU; of a part of the FLOPs it is at least that."""
+    """MFU or HFU as text, with "at least" if the FLOPs of only some matmuls are known."""
     if value is not None:
         return at_least(row, _share(value))
     return "—"
 
 
 def short(name: str, most: int) -> str:
-    """A name without what all have, cut to `most` characters."""
+    """A kernel's or operator's name without common prefixes, cut to `most` characters."""
     name = (
         name.removeprefix("void ")
         .replace("at::native::", "")
         .replace("(anonymous namespace)::", "")
     )
-    if "scaled_dot_product_" in name:  # too long for a column, whose words would all end alike
+    if "scaled_dot_product_" in name:  # cut off, all attention operators would look the same
         name = name.rpartition("scaled_dot_product_")[2]
     if len(name) <= most:
         return name

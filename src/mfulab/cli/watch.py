@@ -1,5 +1,5 @@
-"""`mfulab watch`: the ladder of a running device in a terminal, once a second, whoever keeps it
-busy."""
+"""`mfulab watch`: shows the utilization ladder of a running device in a terminal, once a second,
+whichever process uses it."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,24 +47,25 @@ from mfulab.mfu.ladder import TENSOR_PRECISIONS
 from mfulab.mfu.step import StepFacts, StepPeaks, StepTime, StepWork, facts_of
 from mfulab.mfu.utilization import default_basis, total
 
-# What the line below a GPU's ladder says.
+# Facts in the line below a GPU's ladder.
 GPU_FACTS: dict[str, Callable[[float], str]] = {
     "clock_mhz": lambda clock: quantity(1e6 * clock, "Hz", 4),
     "power_w": lambda power: quantity(power, "W"),
     "temperature_c": lambda temperature: quantity(temperature, "°C"),
-    "device_memory_bytes": lambda held: f"{quantity(held, 'B')} in use",
+    "device_memory_bytes": lambda used: f"{quantity(used, 'B')} in use",
     "other_processes": lambda count: f"{count:.0f} process(es)",
 }
-# times as much as the other from which counted MFU and the tensor pipe's contradict one another
+# Ratio above which counted MFU and MFU by the tensor pipe contradict each other.
 PARTED = 1.2
 Frame = tuple[Row, Any]
-"""A sample, for JSON and Prometheus, and what is drawn of it."""
+"""A sample, for JSON and Prometheus, and a rich renderable that shows it."""
 
 
 def frames(
     device: str, uuid: str, wait: Callable[[], None], now: Callable[[], float] = time.perf_counter
 ) -> Iterator[tuple[Readings, str]]:
-    """The readings over each `wait`, and a line of further facts, for ever."""
+    """Yields the readings over each `wait`, with a line of further facts, without end. Raises
+    ConfigurationError if the driver refuses to be read."""
     if is_gpu(device):
         vendor = vendors.of(uuid)
         try:
@@ -80,12 +81,12 @@ def frames(
             line = probe()
             for name in ("utilization_percent", *GPU_FACTS):
                 readings[name] = Reading(line[name], "", vendor.SOURCE, reason=REFUSED_BY_DRIVER)
-            said = list[str]()
-            for name, says in GPU_FACTS.items():
+            gpu_facts = list[str]()
+            for name, describe in GPU_FACTS.items():
                 value = line[name]
                 if value is not None:
-                    said.append(says(value))
-            yield readings, " · ".join(said)
+                    gpu_facts.append(describe(value))
+            yield readings, " · ".join(gpu_facts)
     cores = cpu.usable_cores()
     probe = cpu_probe(psutil.Process().pid, cores)
     switches = psutil.cpu_stats().ctx_switches
@@ -98,11 +99,8 @@ def frames(
         switches = psutil.cpu_stats().ctx_switches
         busy = line["system_utilization_percent"]
         stolen = line["steal_percent"]
-        readings = {
-            "utilization_percent": Reading(
-                busy, "%", "all processes", passed, Said("no_tick_passed")
-            )
-        }
+        utilization = Reading(busy, "%", "all processes", passed, Said("no_tick_passed"))
+        readings = {"utilization_percent": utilization}
         facts = [f"all processes on {cores} cores"]
         if stolen is not None:
             facts.append(f"{in_percent(stolen)} stolen")
@@ -114,10 +112,10 @@ def frames(
 def sample_of(
     name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float
 ) -> Record:
-    """Current readings as one mapping: the device's columns, MFU by hardware counters, and its
-    processes."""
+    """Current readings as one mapping: columns of the device, MFU by hardware counters, and
+    measured processes."""
     values: Record = {key: reading.value for key, reading in readings.items()}
-    # Which format the tensor pipe worked in it does not report; all of them have one clock.
+    # The counters do not report the number format; all formats have the same peak clock.
     facts = {
         "effective_precision": "bf16",
         "peak_clock_mhz": local_peak("fp16").spec_clock_mhz if uuid else None,
@@ -138,12 +136,13 @@ def sample_of(
 
 
 def process_of(rate: Rate, device: str) -> Record:
-    """A measured process: its rate, and its MFU of the computed peak of the formats that it
-    multiplies in."""
-    instead = emulated_here(device)
-    peaks = {
-        name: local_peak("fp32" if name in instead else name).spec or 0.0 for name in rate.formats
-    }
+    """Row of a measured process: its rate, and its MFU against the computed peak of the formats in
+    which it multiplies."""
+    emulated = emulated_here(device)
+    peaks = dict[str, float]()
+    for name in rate.formats:
+        executed = "fp32" if name in emulated else name
+        peaks[name] = local_peak(executed).spec or 0.0
     peak_tflop_s = weighted_peak_flop_s(rate.formats, peaks)
     facts = StepFacts(
         StepTime(1.0),
@@ -151,41 +150,36 @@ def process_of(rate: Rate, device: str) -> Record:
         StepPeaks(basis=default_basis(device), peak_tflop_s=peak_tflop_s),
     )
     shares = shares_of(facts)
-    process = {
+    return {
         "pid": rate.pid,
         "name": rate.name,
         "precision": max(rate.formats, key=rate.formats.__getitem__),
+        "tflop_s": shares.tflop_s,
+        "mfu_spec_percent": shares.mfu_spec_percent,
+        "step_s": rate.step_s,
     }
-    return (
-        process
-        | {"tflop_s": shares.tflop_s, "mfu_spec_percent": shares.mfu_spec_percent}
-        | {"step_s": rate.step_s}
-    )
 
 
 def parted(sample: Row) -> str | None:
-    """Sentence that names whose FLOPs may be wrong, where counted MFU and the tensor pipe's part by
-    over 20 %."""
+    """Sentence naming the process whose FLOPs may be wrong, if counted MFU and MFU by the tensor
+    pipe differ by over 20 %; else None."""
     ofu = sample["expected_mfu_percent"]
     counted = sample.get("counted_mfu_percent")
     if ofu is None or counted is None or max(ofu, counted) < LEAST_CHECKED:
         return None
-    most = max(sample["processes"], key=lambda process: process["mfu_spec_percent"])
-    whose = f"{most['name']} ({most['pid']})"
+    largest = max(sample["processes"], key=lambda process: process["mfu_spec_percent"])
+    process = f"{largest['name']} ({largest['pid']})"
     both = f"tensor pipe × clock {in_percent(ofu)}, counted {in_percent(counted)}"
     if counted > PARTED * ofu:
-        return f"{both}: more is counted than ran. FLOPs or number format of {whose} are wrong, or it paused"
-    causes = (
-        "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
-    )
-    ran = f"{both}: more ran than is counted. {causes}, or {whose} counts too few FLOPs"
+        return f"{both}: more is counted than ran. FLOPs or number format of {process} are wrong, or it paused"
     if ofu > PARTED * counted:
-        return ran
+        causes = "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
+        return f"{both}: more ran than is counted. {causes}, or {process} counts too few FLOPs"
     return None
 
 
 def picture(sample: Row, readings: Readings, facts: str) -> Group:
-    """One refresh of the terminal."""
+    """Draws one refresh of the terminal."""
     missing = set()
     for key, reading in readings.items():
         if reading.value is None and key.startswith("sm_"):
@@ -197,27 +191,26 @@ def picture(sample: Row, readings: Readings, facts: str) -> Group:
     ]
     for reason in missing:
         lines.append(Text(f"finer rungs: {reason}", style="dim"))
-    if (expected := sample["expected_mfu_percent"]) is not None:
+    expected = sample["expected_mfu_percent"]
+    if expected is not None:
         included = "MFU by tensor pipe × clock, recomputation and padding included"
         lines.append(Text(f"{included}: {in_percent(expected)}"))
     for process in sample["processes"]:
         lines.append(Text(_process_line(process), style="green"))
-    if sentence := parted(sample):
-        lines.append(Text(sentence, style="yellow"))
-    if unsafe := why_unsafe(folder()):
+    contradiction = parted(sample)
+    if contradiction:
+        lines.append(Text(contradiction, style="yellow"))
+    unsafe = why_unsafe(folder())
+    if unsafe:
         lines.append(Text(f"no measured processes: {unsafe}", style="yellow"))
-    if not sample["processes"] and sample["expected_mfu_percent"] is None:
-        lines.append(
-            Text(
-                "busy is not useful: MFU needs a process that measures itself (mfulab.measure)",
-                style="dim",
-            )
-        )
+    if not sample["processes"] and expected is None:
+        hint = "busy is not useful: MFU needs a process that measures itself (mfulab.measure)"
+        lines.append(Text(hint, style="dim"))
     return Group(*lines)
 
 
 def _process_line(process: Row) -> str:
-    """Rate, step time and MFU of a process that measures itself."""
+    """Line with rate, step time and MFU of a measured process."""
     mfu = process["mfu_spec_percent"]
     rate = f"{quantity(1e12 * process['tflop_s'], 'FLOP/s')} in {process['precision']}"
     step = f"{quantity(process['step_s'], 's')} a step"
@@ -295,13 +288,13 @@ def run(
     hours: float,
     **of_engines: Any,
 ) -> int:
-    """Watches the device, or `engines` or `jobs` instead, every `interval_s` seconds; returns the
-    exit status. Raises ConfigurationError for an option of what is not watched."""
+    """Watches the device, or `engines` or `jobs`, every `interval_s` seconds; returns the exit
+    status. Raises ConfigurationError for an option that belongs to another of the three."""
     for option, names, value in (("--engine", of_engines, engines), ("--jobs", ["hours"], jobs)):
-        if not value and (alone := next(filter(_is_given, names), None)):
-            raise ConfigurationError(
-                Said("option_of_another", {"option": f"--{alone}", "other": option})
-            )
+        misplaced = [] if value else list(filter(_is_given, names))
+        if misplaced:
+            options: Numbers = {"option": f"--{misplaced[0]}", "other": option}
+            raise ConfigurationError(Said("option_of_another", options))
     if jobs and engines:
         raise ConfigurationError(Said("give_one_option", {"options": "--jobs, --engine"}))
     if jobs:
@@ -330,7 +323,8 @@ def _is_given(name: str) -> bool:
 
 
 def lines_of(sample: Row) -> Iterator[Record]:
-    """Lines of JSON of a sample: of engines or jobs one each, each with its answer."""
+    """Yields the lines of JSON of a sample, each with its answer; of engines or jobs, one line
+    each."""
     if "engines" in sample:
         for engine in sample["engines"]:
             yield of_engine(engine).line({"unix_s": sample["unix_s"], **engine})
@@ -344,22 +338,24 @@ def lines_of(sample: Row) -> Iterator[Record]:
 
 
 def of_device(sample: Row) -> Answer:
-    """MFU that the device's processes count, else what its tensor pipe did; none where neither is
-    known."""
+    """MFU that the device's processes count, or else MFU by its tensor pipe. It has no value if
+    neither is known."""
     counted = sample["counted_mfu_percent"]
-    seen = sample["expected_mfu_percent"]
+    by_tensor_pipe = sample["expected_mfu_percent"]
     doubt: dict[str, Numbers] = {}
-    if sentence := parted(sample):
-        doubt["counts_disagree"] = {"because": sentence}
+    contradiction = parted(sample)
+    if contradiction:
+        doubt["counts_disagree"] = {"because": contradiction}
     if counted is not None:
         return answered(counted, "%", "spec", doubt=doubt)
-    if seen is not None:
-        return answered(seen, "%", "spec", doubt={"by_tensor_pipe": {}})
+    if by_tensor_pipe is not None:
+        return answered(by_tensor_pipe, "%", "spec", doubt={"by_tensor_pipe": {}})
     return unanswered("%", Said("no_process"))
 
 
 def of_engine(engine: Row) -> Answer:
-    """MFU of a serving engine; none where it is gone, or does not say what it did."""
+    """MFU of a serving engine. It has no value if the engine is gone or does not report its
+    work."""
     mfu = engine.get("mfu_percent")
     if mfu is not None:
         return answered(mfu, "%", "spec")
@@ -369,7 +365,7 @@ def of_engine(engine: Row) -> Answer:
 
 
 def of_job(job: Row) -> Answer:
-    """OFU of a cluster's job; none of a device whose clock or counters are not known."""
+    """OFU of a cluster's job. It has no value if the device's clock or counters are unknown."""
     if job["ofu_percent"] is None:
         return unanswered("%", Said("no_counters"))
     return answered(job["ofu_percent"], "%", "spec")
@@ -378,8 +374,7 @@ def of_job(job: Row) -> Answer:
 def follow(
     source: Iterator[Frame], count: int | None, as_json: bool, prometheus: int | None
 ) -> int:
-    """Shows what `source` gives, as it gives it, until interrupted or for `count` times; returns
-    0."""
+    """Shows each frame of `source` until interrupted, or `count` frames; returns 0."""
     with ExitStack() as stack:
         console = Terminal()
         live = None

@@ -1,1 +1,1 @@
-"""Configs, rows, number formats and the registry of measurements: each fact of the data once."""
+"""Definitions shared by all parts: configs, rows, number formats, files, errors and texts."""

@@ -1,5 +1,5 @@
-"""The answer that every line of a command's JSON holds: a number, what it was divided by, why it is
-missing, and what to doubt in it. docs/answer.schema.json describes it."""
+"""The field `answer` in each line of a command's JSON: a value, its denominator, the reason why it
+is missing, and doubts about it. docs/answer.schema.json describes it."""
 
 import math
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from typing import Any, Literal
 from mfulab.core.said import Numbers, Said
 
 Basis = Literal["spec", "measured", "counted", "predicted", "exact"]
-# Verdicts of a comparison that decide nothing, as reasons.
+# Verdicts of a comparison that decide nothing, and the key of the reason for each.
 OPEN = {"ambiguous": "ambiguous", "not comparable": "not_comparable"}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A number as JSON gives it. Without a value there is a `reason`; with one there is none."""
+    """A number in a command's JSON. Exactly one of `value` and `reason` is None."""
 
     value: float | None
     unit: str
@@ -26,7 +26,7 @@ class Answer:
     doubt: Mapping[str, Numbers] = field(default_factory=dict)  # keys of reasons to look again
 
     def line(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        """A line of a command's JSON: this answer, and what else the command tells."""
+        """One line of a command's JSON: this answer, followed by the command's `details`."""
         return {"answer": asdict(self), **details}
 
 
@@ -39,19 +39,19 @@ def answered(
     denominator_unit: str | None = None,
     doubt: Mapping[str, Numbers] | None = None,
 ) -> Answer:
-    """An answer with a value; infinity and NaN, which JSON lacks, are none."""
+    """An answer with a value. Infinity and NaN, which JSON lacks, become an answer without one."""
     if not math.isfinite(value):
         return unanswered(unit, Said("no_finite_number", {"value": str(value)}))
     return Answer(value, unit, denominator, denominator_unit, basis, None, doubt or {})
 
 
 def unanswered(unit: str, reason: Said) -> Answer:
-    """An answer without a value, and why there is none."""
+    """An answer without a value, with the reason."""
     return Answer(None, unit, reason={reason.key: reason.numbers})
 
 
 def refused(sentence: str) -> dict[str, Any]:
-    """The line of JSON of a command that refuses what it was given."""
+    """The line of JSON that a command prints when it rejects its input; `sentence` says why."""
     return unanswered("", Said("refused", {"because": sentence})).line({})
 
 
@@ -62,8 +62,8 @@ def of_change(
     *,
     old: float | None = None,
 ) -> Answer:
-    """The change from `old` in %, of a comparison; none where its verdict is open, doubtful where
-    the new is slower."""
+    """Answer of a comparison: the change of time in %, relative to `old` (s). It has no value if
+    the verdict decides nothing, and a doubt if the new version is slower."""
     if ratio is None or verdict in OPEN:
         return unanswered("%", Said(OPEN.get(verdict, "not_comparable"), because))
     doubt: dict[str, Numbers] = {"slower": because} if verdict == "slower" else {}

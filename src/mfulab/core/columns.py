@@ -1,5 +1,5 @@
-"""Columns that a table adds to what was measured: who asked for it, values of the run's config, the
-join's results."""
+"""Columns that tables add to measured rows: the experiment, values of the run's config, and results
+of the join."""
 
 from typing import Any
 
@@ -9,18 +9,19 @@ from mfulab.core.rows import column, json_column
 
 
 def of_config(path: str) -> Any:
-    """A column that holds a value of the run's config, described there; `path` is `group.key`."""
+    """Declares a column that holds a value of the run's config, with the description given there;
+    `path` is `group.key`."""
     return Field(None, json_schema_extra={"config": path})
 
 
 def of_link(description: str) -> Any:
-    """A column that names what a run is joined with; recordings keep it."""
+    """Declares a column that names a run to join with; recordings keep it."""
     return Field(None, description=description, json_schema_extra={"link": True})
 
 
 class Joined(BaseModel):
-    """Columns of every table beyond its row. A measurement's own stand in its folder's
-    joined.py."""
+    """Columns that every table adds to its rows. Those of a single measurement are in joined.py of
+    its folder."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -29,7 +30,7 @@ class Joined(BaseModel):
 
 
 class WorkColumns(BaseModel):
-    """FLOPs and bytes of a step ÷ its time."""
+    """FLOPs and bytes of a step, divided by its time."""
 
     tflop_s: float | None = column("FLOPs that the model needs ÷ time.")
     peak_tflop_s: float | None = column("Computed peak of the number format that was used.")
@@ -37,8 +38,8 @@ class WorkColumns(BaseModel):
 
 
 class BudgetColumns(BaseModel):
-    """Rungs between the tensor pipe and HFU, and milliseconds of a step between its time and the
-    peak: together they are the step, each nanosecond once."""
+    """Rungs between tensor pipe and HFU (%), and parts of a step's time (ms). The parts add up to
+    the step."""
 
     issued_percent: float | None = column(
         "Tensor-core time of the instructions, at their own rates ÷ time."
@@ -78,7 +79,7 @@ class BudgetColumns(BaseModel):
 
 
 class VerdictColumns(BaseModel):
-    """The largest loss of a step, and its cause; keys and numbers, of which the page makes
+    """The largest loss of a step and its cause, as keys and numbers that the page turns into
     sentences."""
 
     mfu_note: str | None = column("Key: reason why a row has no MFU, or a doubtful one.")
@@ -95,7 +96,7 @@ class VerdictColumns(BaseModel):
 
 
 class Rank(BaseModel):
-    """A rank of a profiled job, in ranks.csv behind the columns that say which run it is of."""
+    """A rank of a profiled job. In ranks.csv, columns that identify the run come first."""
 
     rank: int | None = column("Number of the process in the job, from 0.")
     time_ms: float | None = column("Median step of the rank.")

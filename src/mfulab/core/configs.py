@@ -1,5 +1,5 @@
-"""Configs of runs, closed and typed, of what a measurement reads: runs that differ in the rest are
-one."""
+"""Configs of runs. Each holds only what its measurement reads; combinations that differ elsewhere
+are the same run."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -16,20 +16,20 @@ REPLICATE = Field(
 
 
 class StepConfig(groups.Closed):
-    """The config of one measurement; its `axes` make a run's name; `on_device`: its runs belong to
-    one machine."""
+    """Config of one measurement. `axes` are the keys that make up a run's name; `on_device` is True
+    if its result depends on the machine."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
 
     def missing(self) -> Iterator[str]:
-        """Yields what a run would not find on this machine; a result of another is valid
+        """Yields what this machine lacks for a run. A result from another machine is valid
         nonetheless."""
         yield from ()
 
 
 class CountedConfig(StepConfig):
-    """A model with the size of one batch: what decides the FLOPs of a step."""
+    """A model and the size of one batch: all that determines the FLOPs of a step."""
 
     model: groups.ModelConfig
     batch_size: groups.Dimension = Field(
@@ -47,8 +47,8 @@ class CountedConfig(StepConfig):
 
 
 class ModelStepConfig(CountedConfig):
-    """A step of a model on a device: training, inference or decoding, its precision and how it is
-    executed."""
+    """One step of a model on a device: training, inference or decoding, its precision and its
+    execution."""
 
     workload: groups.WorkloadConfig
     precision: groups.PrecisionConfig
@@ -59,7 +59,7 @@ class ModelStepConfig(CountedConfig):
 
 
 def put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
+    """Sets a dotted key, copying each mapping on the way because other combinations share them."""
     *path, last = key.split(".")
     for part in path:
         content[part] = dict(content[part])

@@ -1,4 +1,4 @@
-"""Data files of this package."""
+"""YAML files that ship with this package."""
 
 from functools import cache
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import Any
 
 import yaml
 
-# a link to the checkout's, of which a wheel holds a copy
+# in a checkout a symbolic link to config/, in a wheel a copy
 SHIPPED = Path(__file__).parents[1] / "config"
-# several times as fast, where PyYAML was built with it
+# Several times faster; PyYAML may be built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
 def data(path: Path) -> Any:
-    """The content of a YAML file of this package, read once; nobody changes it."""
+    """Content of a YAML file of this package, cached; callers must not change it."""
     return yaml.load(path.read_text(encoding="utf-8"), _LOADER)  # noqa: S506, TID251 (safe, and ours)

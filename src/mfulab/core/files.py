@@ -1,5 +1,5 @@
-"""Files that may be broken or run out of room: read within bounds, written by renaming a finished
-one."""
+"""Files that may be broken, or a disk that may be full: bounded reads, and writes that replace a
+file only once complete."""
 
 import csv
 import errno
@@ -24,10 +24,10 @@ from mfulab.core.errors import ConfigurationError, whole_sentence
 from mfulab.core.json_text import parse_json
 from mfulab.core.said import Said, as_told, of_source, said_by
 
-# Python refuses cells above 131,072 characters, and with them every later look at a row that holds
-# one.
+# By default Python's csv refuses cells above 131,072 characters, so that a row with one could never
+# be read again.
 csv.field_size_limit(2**31 - 1)
-# What ends a write, with the remedy. EDQUOT is missing on some platforms.
+# Remedy for each error that prevents a write. EDQUOT is missing on some platforms.
 REMEDIES = {
     errno.ENOSPC: "disk_full",
     getattr(errno, "EDQUOT", -1): "quota_used_up",
@@ -36,16 +36,17 @@ REMEDIES = {
     errno.EPERM: "write_not_permitted",
     errno.EISDIR: "is_folder_give_file",
 }
-# How a text begins that a spreadsheet runs; East Asian ones also take wide and small forms of signs.
+# Beginning of a text that a spreadsheet runs as a formula; East Asian versions also accept the wide
+# and small forms of the signs.
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠﹦﹢﹣﹫]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
-OF_A_RUN = 1 << 23  # bytes of a table in a run's folder, which become ten times as many in memory
-SCRATCH = "mfulab-scratch-"  # how folders begin that a kill may leave
-MOST_FOUND = 100_000  # entries of a folder that is searched; more, as below /, were not meant
+OF_A_RUN = 1 << 23  # bytes of a table in a run's folder, which takes ten times as much memory
+SCRATCH = "mfulab-scratch-"  # prefix of temporary folders, which a killed process may leave behind
+MOST_FOUND = 100_000  # entries in a searched folder; more, as below /, must be a mistake
 
 
 class UnreadableError(ValueError):
-    """A file that is there and does not hold what it should; the message names it and says why."""
+    """A file that exists but does not hold valid content; the message names it and says why."""
 
     def __init__(self, path: Path, why: Said | str) -> None:
         self.why = why if isinstance(why, Said) else as_told(why)
@@ -54,7 +55,7 @@ class UnreadableError(ValueError):
 
 
 class AbsentError(FileNotFoundError):
-    """A file that is not there; the message names it."""
+    """A file that does not exist; the message names it."""
 
     def __init__(self, path: Path) -> None:
         self.why = Said("link_leads_nowhere" if path.is_symlink() else "no_such_file")
@@ -63,8 +64,9 @@ class AbsentError(FileNotFoundError):
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
-    """Files that a word means, in order: itself, those below a folder with these endings, or a
-    glob's matches. Raises ConfigurationError for too many, or no path."""
+    """Files that a command-line argument means, sorted: the file itself, files with these endings
+    below a folder, or a glob's matches. Raises ConfigurationError if a folder has too many entries
+    or the path is invalid."""
     try:
         path = Path(word).expanduser()
         if path.is_dir():
@@ -74,15 +76,15 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
         if set("*?[") & set(word):
             return _files_matching(path)
         return []
-    # Too long, no pattern, or a home that is nobody's.
+    # The path is too long, the pattern is invalid, or `~user` does not exist.
     except (OSError, ValueError, RuntimeError) as error:
         why = f"{getattr(error, 'strerror', None) or error}."
         raise ConfigurationError(of_source(word, why)) from error
 
 
 def _files_below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Files below a folder with these endings, in order. Raises ConfigurationError for too many
-    entries."""
+    """Files below a folder with these endings, sorted. Raises ConfigurationError if the folder has
+    more than `MOST_FOUND` entries."""
     entries = list(itertools.islice(folder.rglob("*"), MOST_FOUND + 1))
     if len(entries) > MOST_FOUND:
         too_many = Said("too_many_files", {"most": MOST_FOUND})
@@ -91,15 +93,15 @@ def _files_below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def _files_matching(path: Path) -> list[Path]:
-    """Files that a glob matches, in order."""
+    """Files that a glob matches, sorted."""
     base = Path(path.anchor) if path.is_absolute() else Path()
     pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
     return sorted(file for file in base.glob(pattern) if file.is_file())
 
 
 def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
-    """Text of a UTF-8 file of at most `most` bytes; `follow` reads where a link leads. Raises
-    FileNotFoundError, and UnreadableError for anything else that is there."""
+    """Text of a UTF-8 file of at most `most` bytes; `follow` also reads through a symbolic link.
+    Raises FileNotFoundError if it is absent, else UnreadableError."""
     try:
         return read_bytes(path, most, follow=follow).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -107,8 +109,8 @@ def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
 
 
 def read_given(path: Path, most: int = LARGEST) -> str:
-    """Text of a file that a user names, a link followed; raises ConfigurationError, saying why it
-    cannot be read."""
+    """Text of a file that a user named; symbolic links are followed. Raises ConfigurationError if
+    it cannot be read."""
     try:
         return read_text(path, most, follow=True)
     except (FileNotFoundError, UnreadableError) as error:
@@ -116,20 +118,20 @@ def read_given(path: Path, most: int = LARGEST) -> str:
 
 
 def read_tail(path: Path, most: int) -> str:
-    """The last `most` bytes of a text file, however large; what is not UTF-8 is replaced. Raises as
+    """The last `most` bytes of a text file of any size; invalid UTF-8 is replaced. Raises like
     `read_text`."""
     return read_bytes(path, -most).decode("utf-8", errors="replace")
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file of any size, its link followed. Raises as `read_text`."""
+    """SHA-256 of a file of any size; symbolic links are followed. Raises like `read_text`."""
     with opened(path, follow=True) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digests(folder: Path, ending: str) -> list[str]:
-    """Path and digest of each file below a folder with this ending. Raises ConfigurationError for
-    one that is none."""
+    """Path and digest, separated by a space, of each file below a folder with this ending, sorted.
+    Raises ConfigurationError if one cannot be read."""
     try:
         return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
     except (FileNotFoundError, UnreadableError) as error:
@@ -138,8 +140,8 @@ def digests(folder: Path, ending: str) -> list[str]:
 
 
 def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> bytes:
-    """A file of at most `most` bytes, or its last bytes where that is negative. Raises as
-    `read_text`."""
+    """Content of a file of at most `most` bytes; if `most` is negative, its last `-most` bytes.
+    Raises like `read_text`."""
     with opened(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most > 0:
@@ -149,43 +151,41 @@ def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> byte
 
 
 def _up_to(file: io.BufferedReader, most: int, size: int) -> bytes:
-    """At most `most` bytes of a file that says it has `size`. Python sets aside all that it is to
-    read at once, so that a bound of 256 MiB would cost 256 MiB."""
+    """Reads at most `most` bytes from a file of `size` bytes. Never asks for `most` at once, since
+    Python allocates what it is asked to read, up to 256 MiB."""
     content = file.read(min(most, size))
-    # what /proc shows is longer than its size says
+    # files in /proc are longer than their size
     while more := file.read(min(most - len(content), io.DEFAULT_BUFFER_SIZE)):
         content += more
     return content
 
 
 class _Ready(io.FileIO):
-    """A file that is read without waiting: some of /proc are called regular and hold nothing until
-    the kernel has something to say."""
+    """A file whose reads never wait. Some files in /proc count as regular but hold nothing until
+    the kernel writes to them."""
 
     def readinto(self, buffer: Any, /) -> int:
-        """Reads into a buffer. Raises BlockingIOError where it would have to wait."""
+        """Reads into a buffer. Raises BlockingIOError instead of waiting."""
         return self._there(super().readinto(buffer))
 
     def readall(self) -> bytes:
-        """Reads all that is there. Raises BlockingIOError where it would have to wait."""
+        """Reads the remaining content. Raises BlockingIOError instead of waiting."""
         return self._there(super().readall())
 
     @staticmethod
-    def _there(held: Any) -> Any:
-        if held is None:
+    def _there(result: Any) -> Any:
+        if result is None:
             raise BlockingIOError(errno.EAGAIN, "holds nothing that can be read now")
-        return held
+        return result
 
 
 @contextmanager
 def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
-    """A regular file, open to be read, as a pipe may never end; a link only if `follow`. Raises as
-    `read_text`."""
+    """Opens a regular file for reading, and nothing else, since a pipe may never end. A symbolic
+    link only if `follow`. Raises like `read_text`."""
     try:
-        kept = 0
-        if not follow:
-            kept = os.O_NOFOLLOW
-        descriptor = os.open(path, os.O_RDONLY | kept | os.O_NONBLOCK | os.O_CLOEXEC)
+        link_flag = 0 if follow else os.O_NOFOLLOW
+        descriptor = os.open(path, os.O_RDONLY | link_flag | os.O_NONBLOCK | os.O_CLOEXEC)
         with cast(io.BufferedReader, io.BufferedReader(_Ready(descriptor))) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableError(path, Said("no_regular_file"))
@@ -199,12 +199,12 @@ def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """True if a path, its links followed, lies in a folder."""
+    """True if a path, with symbolic links resolved, lies in a folder."""
     return path.resolve().is_relative_to(folder.resolve())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, its numbers finite. Raises as `read_text`."""
+    """The object in a JSON file, with finite numbers only. Raises like `read_text`."""
     try:
         content = parse_json(read_text(path))
     except UnreadableError:
@@ -217,13 +217,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_csv(path: Path, most: int = OF_A_RUN) -> list[dict[str, str]]:
-    """Lines of a CSV file by column. Raises as `read_text`, and for a line with more or fewer cells
-    than the header."""
+    """Rows of a CSV file as {column: cell}. Raises like `read_text`, and for a line with more or
+    fewer cells than the header."""
     return parse_csv(read_text(path, most), path)
 
 
 def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
-    """The lines of a CSV text by column; `path` is named where it is none."""
+    """Rows of a CSV text as {column: cell}. Raises UnreadableError, naming `path`, if the text is
+    not a valid table."""
     try:
         lines = list(csv.reader(io.StringIO(text, newline="")))
     except csv.Error as error:
@@ -242,16 +243,16 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
 
 
 def unquoted(cell: str) -> str:
-    """A cell without the quote that keeps a text from being a formula."""
+    """Removes the quote that `write_csv` puts before a text that looks like a formula."""
     if cell[:1] == "'" and FORMULA.match(cell):
         return cell[1:]
     return cell
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file by renaming a finished one; a folder at its place stays beside it as
-    `NAME.folder-…`. A device or a pipe, such as /dev/null, is written into. Raises
-    ConfigurationError, leaving nothing partial, where it cannot."""
+    """Writes a file by renaming a complete temporary one; devices and pipes are written directly. A
+    folder of that name is first renamed to `NAME.folder-…`. Raises ConfigurationError on failure,
+    leaving no partial file."""
     now = time.time_ns()
     temporary = path.with_name(f".{os.getpid()}.{now}.partial")
     try:
@@ -272,28 +273,31 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object, indent: int | None = None) -> None:
-    """Writes JSON as `write_text`; half a character, which a log may hold, becomes a question
-    mark."""
+    """Writes JSON like `write_text`; lone surrogates, which a log may hold, become question
+    marks."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
 def write_csv(
     path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None
 ) -> None:
-    """Writes a CSV file as `write_text`: None empty, lists and mappings JSON; `columns` default to
-    the first row's."""
+    """Writes a CSV file like `write_text`. None becomes an empty cell, lists and dicts become JSON.
+    `columns` default to those of the first row."""
     rows = list(rows)
-    names = list(columns if columns is not None else rows[0] if rows else ())
-
+    if columns is None:
+        columns = rows[0] if rows else ()
+    names = list(columns)
     file = io.StringIO()
     writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    for row in rows:
+        writer.writerow({key: _cell(value) for key, value in row.items()})
     write_text(path, file.getvalue())
 
 
 def _cell(value: object) -> object:
-    """A spreadsheet runs a text that begins like a formula: one quote keeps it a text."""
+    """Value of a cell: JSON for lists and dicts. A text that a spreadsheet would run as a formula
+    is prefixed by a quote."""
     if isinstance(value, dict | list):
         return json.dumps(value)
     if not isinstance(value, str) or not FORMULA.match(value):
@@ -306,7 +310,7 @@ def _cell(value: object) -> object:
 
 
 def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
-    """The error for a file or folder that cannot be written, with what to do about it."""
+    """The error for a file or folder that cannot be written, with a remedy."""
     remedy = Said("give_write_permission", {"error": error.strerror or str(error)})
     if error.errno in REMEDIES:
         remedy = Said(REMEDIES[error.errno])
@@ -316,7 +320,7 @@ def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
 
 
 def _is_without_inodes(path: Path) -> bool:
-    """True if the file system of a path holds as many files as it can, whatever space is left."""
+    """True if the file system of a path has no free inode, so that it can hold no further file."""
     existing = next((parent for parent in (path, *path.parents) if parent.exists()), Path())
     with suppress(OSError):
         free = os.statvfs(existing)
@@ -325,7 +329,7 @@ def _is_without_inodes(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder, whatever stands there; nothing if nothing does."""
+    """Removes a file or a folder; does nothing if the path does not exist."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -334,8 +338,9 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def scratch(parent: str | None = None) -> Iterator[Path]:
-    """A folder of this process alone below `parent` or the system's, gone after the block. Removes
-    what killed processes of this user left: the kernel drops their locks."""
+    """A temporary folder below `parent` (default: the system's), locked while in use and removed
+    after the block. First removes folders that killed processes of this user left, recognised by
+    their missing lock."""
     base = parent or tempfile.gettempdir()
     with suppress(OSError):
         for entry in os.scandir(base):
@@ -350,13 +355,13 @@ def scratch(parent: str | None = None) -> Iterator[Path]:
 
 
 def _locked_folder(base: str) -> tuple[str, int]:
-    """A new folder and the descriptor of its lock. Another process may take it for abandoned before
-    the lock is held, and remove it: then there is another."""
+    """Creates a folder and returns it with the descriptor of its lock. Tries again if another
+    process took it for abandoned, and removed it, before it was locked."""
     while True:
         folder = tempfile.mkdtemp(prefix=SCRATCH, dir=base)
         with suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            with suppress(OSError):  # of a file system that keeps none
+            with suppress(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if Path(folder).exists():
                 return folder, descriptor

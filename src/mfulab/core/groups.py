@@ -1,5 +1,5 @@
-"""Groups of the config (model, workload, precision, …): closed and typed, every field with its unit
-and meaning."""
+"""Groups of the config (model, workload, precision, …): typed, without unknown keys, each field
+with its unit and meaning."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
 
 class Closed(BaseModel):
-    """A model that refuses keys it does not know, numbers without bounds, and true where a number
+    """A config model that rejects unknown keys, infinity and NaN, and `true` where a number
     belongs."""
 
     model_config = ConfigDict(
@@ -37,7 +37,7 @@ class Closed(BaseModel):
         return self
 
     def conflicts(self) -> Iterator[str]:
-        """Yields reasons why the values do not go together; the first one is reported."""
+        """Yields reasons why the values do not fit together; the first one is reported."""
         yield from ()
 
 
@@ -45,7 +45,7 @@ def _kinds(annotation: object) -> set[object]:
     return {annotation}.union(*map(_kinds, get_args(annotation)))
 
 
-MOST = (1 << 31) - 1  # of any length, count or size: what kernels index by
+MOST = (1 << 31) - 1  # of any length, count or size: kernels index by int32
 Dimension = Annotated[int, Field(gt=0, le=MOST)]
 
 
@@ -107,18 +107,17 @@ class ModelConfig(Closed):
             yield f"pruned_share={self.pruned_share} with pruning=two_of_four: give 0.5, two of four"
 
     def sample_bytes(self, sequence_length: int | None = None) -> int:
-        """Bytes of one sample in a file: one each of a float input, 2 or 4 a token id as the
-        vocabulary needs."""
+        """Bytes of one sample in a file: one per float input, or 2 or 4 per token id, depending on
+        the vocabulary."""
         if self.vocabulary_size is None:
             return math.prod(self.input_shape or ())
-        return (sequence_length or self.sequence_length or 1) * (
-            2 if self.vocabulary_size <= 1 << 16 else 4
-        )
+        token_bytes = 2 if self.vocabulary_size <= 1 << 16 else 4
+        return (sequence_length or self.sequence_length or 1) * token_bytes
 
 
 LONGEST_S = 31 * 86_400.0  # of any time in the config: a month
 LEAKED_STEPS = 8
-"""Steps whose graphs a leak keeps: enough to see its growth, few enough to be repeated without end."""
+"""Steps whose graphs `autograd=leaked` keeps: enough to see memory grow, bounded for a long run."""
 
 
 class WorkloadConfig(Closed):
@@ -182,13 +181,13 @@ class WorkloadConfig(Closed):
     )
 
     def conflicts(self) -> Iterator[str]:
-        for key, asked in (
+        for key, value in (
             ("prefetch", self.loader_prefetch),
             ("persistent", self.loader_persistent),
         ):
-            if asked and not self.loader_workers:
-                given = str(asked).lower()
-                yield f"loader_{key}={given} with loader_workers=0: only processes prefetch and persist"
+            if value and not self.loader_workers:
+                shown = str(value).lower()
+                yield f"loader_{key}={shown} with loader_workers=0: only processes prefetch and persist"
         if self.loader_file is not None and self.loader_source != "file":
             yield f"loader_file={self.loader_file} with loader_source={self.loader_source}: give file"
         if self.teacher != "none" and self.mode != "training":
@@ -213,7 +212,7 @@ class PrecisionConfig(Closed):
 
     @property
     def form(self) -> Format:
-        """The number format that is asked for."""
+        """The requested number format."""
         if self.tf32:
             return FORMATS["tf32"]
         return BY_DTYPE[self.dtype]
@@ -259,12 +258,12 @@ class ExecutionConfig(Closed):
 
     @property
     def multiplies_integers(self) -> bool:
-        """True if linear layers multiply int8, whatever format the weights had."""
+        """True if linear layers multiply int8, whatever the format of the weights was."""
         return self.quantisation in ("dynamic_int8", "static_int8")
 
     @property
     def replays(self) -> bool:
-        """True if a GPU's later steps replay CUDA graphs, which allocate nothing."""
+        """True if a GPU's later steps replay CUDA graphs, during which nothing is allocated."""
         return self.mode == "cuda_graph" or (
             self.mode == "compile" and self.compile_mode != "default"
         )
@@ -299,8 +298,8 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """Length of the measurement; empty: the device's default, short on a CPU, 5 s in all if energy
-    is read."""
+    """Length of the measurement. Empty keys take the device's default: short on a CPU, 5 s in all
+    if energy is read."""
 
     windows: int | None = Field(
         None, ge=2, le=100_000, description="Measured windows of each process."
@@ -333,7 +332,7 @@ class TimingConfig(Closed):
 
 
 class ProfileConfig(Closed):
-    """Passes beside the timing, each apart from it."""
+    """Passes in addition to the timed one, each run separately."""
 
     operators: bool = Field(True, description="Table of operators from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of the traced pass.")
@@ -349,7 +348,7 @@ class ProfileConfig(Closed):
 
 
 class TraceConfig(Closed):
-    """One profiler trace: what it is called, where it lies, and its content."""
+    """One profiler trace: its name, its path and a digest of its content."""
 
     name: Name
     path: str = Field(description="Path of the file, *.json or *.json.gz.")

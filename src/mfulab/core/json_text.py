@@ -1,5 +1,5 @@
-"""The one reader of JSON that others wrote: bounded in size and depth, its numbers finite. Standard
-library alone, as each run's client starts with it."""
+"""Reads JSON from untrusted sources, bounded in size and depth, with finite numbers only. Uses the
+standard library alone, as the client that starts each run imports it."""
 
 import json
 import math
@@ -7,15 +7,15 @@ import os
 import stat
 from typing import Any
 
-OF_PROC = 1 << 16  # bytes of a file that says it holds none
+OF_PROC = 1 << 16  # bytes to read of a file whose size is given as 0, as in /proc
 LONGEST = 1 << 28  # characters: the tables of 20,000 runs take a tenth
-DIGITS = 300  # of a whole number: a float holds 308
+DIGITS = 300  # of an integer: a float holds 308
 DEEPEST = 100  # lists and objects within one another; rows and traces hold fewer than ten
 
 
 def parse_json(text: str | bytes, longest: int = LONGEST) -> Any:
-    """Parses a JSON text. Raises ValueError for one that is longer, or nested deeper than DEEPEST.
-    So it does for NaN and for a number that no float holds, which JSON lacks."""
+    """Parses a JSON text. Raises ValueError if it is longer than `longest` or nested deeper than
+    DEEPEST. Also raises it for NaN and for numbers beyond a float's range, which JSON lacks."""
     if len(text) > longest:
         raise ValueError(f"longer than {longest >> 20} MiB")
     try:
@@ -30,7 +30,8 @@ def parse_json(text: str | bytes, longest: int = LONGEST) -> Any:
 
 
 def load_object(path: str, most: int = LONGEST) -> dict[str, Any]:
-    """The object in a regular file of at most `most` bytes. Raises OSError and ValueError."""
+    """Reads the JSON object in a regular file of at most `most` bytes. Raises OSError, or
+    ValueError if the file does not hold one."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -38,9 +39,9 @@ def load_object(path: str, most: int = LONGEST) -> dict[str, Any]:
             raise ValueError(f"{path}: not a regular file")
         if status.st_size > most:
             raise ValueError(f"{path}: larger than {most >> 20} MiB")
-        # Python sets aside all that it is to read; a file of /proc does not say its size
+        # Python allocates as much as it is asked to read; files in /proc give their size as 0.
         content = file.read(status.st_size or OF_PROC)
-        if content is None:  # of /proc, which may have nothing to tell yet
+        if content is None:  # a file in /proc that has nothing to read yet
             raise ValueError(f"{path}: holds nothing that can be read now")
         value = parse_json(content)
     if not isinstance(value, dict):
@@ -62,19 +63,16 @@ def _whole(text: str) -> int:
 
 
 def _is_deeper(value: Any, most: int) -> bool:
-    """True if lists and objects lie within one another more than `most` times."""
+    """True if lists and objects are nested more than `most` levels deep."""
     level = [value]
     for _ in range(most):
         inner = list[Any]()
-        for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
-        level = []
-        for each in inner:
-            if isinstance(each, dict | list):
-                level.append(each)
+        for container in level:
+            if isinstance(container, dict):
+                inner += container.values()
+            elif isinstance(container, list):
+                inner += container
+        level = [item for item in inner if isinstance(item, dict | list)]
         if not level:
             return False
     return True

@@ -1,4 +1,4 @@
-"""Cells of Markdown tables, for comments where code is reviewed."""
+"""Cells of Markdown tables, for comments in code review."""
 
 import re
 
@@ -6,13 +6,13 @@ LONGEST = 120  # characters of a cell of code
 
 
 def cell(text: str) -> str:
-    """Text as a cell holds it: one line, in which neither a pipe nor a tag ends anything."""
+    """Escapes a text for a cell: one line, in which neither a pipe nor a tag is interpreted."""
     line = re.sub(r"[\r\n]+", " ", text)
     return line.replace("|", "\\|").replace("<", "&lt;")
 
 
 def code(text: str) -> str:
-    """A cell of code, such as a command: one line, its beginning where it is long."""
+    """Formats a text as a cell of inline code: one line, cut if it is long."""
     line = " ".join(text.split())
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}…"

@@ -1,24 +1,24 @@
-"""Names of replicates: `…,replicate=2` is the second process that measures a run, the first has the
-run's own name."""
+"""Names of replicates, the processes that measure one run. `…,replicate=2` is the second; the first
+has the run's own name."""
 
 import re
 
 MOST_REPLICATES = 99
-# a file beside the config of a run that no plan has: half of a batch that did not fit
+# A file next to a run's config that marks an unplanned run: half of a batch that did not fit.
 STANDS_IN = "stands_in"
 _NUMBER = re.compile(r",replicate=(\d+)$")
 _BATCH = re.compile(r"(?<=batch_size=)\d+")
 
 
 def numbered(run: str, replicate: int) -> str:
-    """The name of a run's replicate, counted from 1."""
+    """Appends `,replicate=N` to a run's name; replicate 1 keeps the plain name."""
     if replicate > 1:
         return f"{run},replicate={replicate}"
     return run
 
 
 def base_name(run: str) -> str:
-    """A run's name without the number of its replicate.
+    """A run's name without `,replicate=N`.
 
     >>> base_name("kernel=torch,size=64,replicate=2")
     'kernel=torch,size=64'
@@ -27,7 +27,7 @@ def base_name(run: str) -> str:
 
 
 def previous(run: str) -> str | None:
-    """The name of the replicate before this one; None for the first.
+    """Name of the replicate before this one; None for the first.
 
     >>> previous("size=64,replicate=3"), previous("size=64,replicate=2"), previous("size=64")
     ('size=64,replicate=2', 'size=64', None)
@@ -39,7 +39,7 @@ def previous(run: str) -> str | None:
 
 
 def replicate_of(run: str) -> int:
-    """The number of a run's replicate, 1 of the run itself."""
+    """Number of the replicate that a name stands for; 1 if the name has none."""
     match = _NUMBER.search(run)
     if match:
         return int(match[1])
@@ -47,7 +47,8 @@ def replicate_of(run: str) -> int:
 
 
 def halved(run: str) -> str:
-    """A run's name with half its batch; unchanged where there is none to halve.
+    """A run's name with its batch size halved; unchanged if it has no batch size, or a batch of
+    1.
 
     >>> halved("model=vit,batch_size=9,precision=fp32"), halved("model=vit,batch_size=1")
     ('model=vit,batch_size=4,precision=fp32', 'model=vit,batch_size=1')
@@ -56,9 +57,10 @@ def halved(run: str) -> str:
 
 
 def turn(run: str, seed: int) -> float:
-    """A priority in (0, 1): replicates in rounds, each in an order by the seed, so that a run's
-    processes lie apart."""
+    """Priority in (0, 1) that orders runs: replicate 1 of every run comes first, then replicate 2,
+    and so on. Each round is shuffled by `seed`, so that processes of one run lie apart in time."""
     import hashlib
 
-    drawn = int.from_bytes(hashlib.sha256(f"{seed},{run}".encode()).digest()[:6], "big") / 2**48
-    return (1 - (replicate_of(run) - drawn) / (MOST_REPLICATES + 1)) / 2
+    digest = hashlib.sha256(f"{seed},{run}".encode()).digest()
+    random_share = int.from_bytes(digest[:6], "big") / 2**48
+    return (1 - (replicate_of(run) - random_share) / (MOST_REPLICATES + 1)) / 2

@@ -1,5 +1,5 @@
-"""Rows of runs: closed and typed, every column with its unit and meaning; None is "not measured",
-an empty cell."""
+"""Rows of runs: typed, without unknown columns, each column with its unit and meaning. None means
+"not measured" and is an empty cell."""
 
 import math
 import re
@@ -16,22 +16,22 @@ Percent = Annotated[float, Field(ge=0)]
 
 
 def column(description: str) -> Any:
-    """A column that is empty until it is measured, with what it means."""
+    """Declares a column that is empty until it is measured; `description` says what it means."""
     return Field(None, description=description)
 
 
 def json_column(description: str) -> Any:
-    """A column that holds JSON, which whoever reads it checks; empty until it is measured."""
+    """Declares a column of JSON text, empty until it is measured. Readers validate the JSON."""
     return Field(None, description=f"JSON: {description}", json_schema_extra={"json": True})
 
 
 def counter_column(description: str) -> Any:
-    """A value that no figure, verdict or command reads from the tables: there it is a key of their
-    column `counters`, in its run's `row.csv` a column."""
+    """Declares a column that no figure, verdict or command reads. Tables hold it as a key of their
+    column `counters`; the run's `row.csv` has it as a column."""
     return Field(None, description=description, json_schema_extra={"counter": True})
 
 
-COUNTERS = "counters"  # the column of a table that holds such values
+COUNTERS = "counters"  # the column of a table that holds all counter columns as JSON
 
 
 OTHERS = column("CPU time of other processes meanwhile, percent of all CPUs.")
@@ -54,11 +54,10 @@ TIME_CI_LOW = column(
     "Lower end of the 95 % confidence interval of `time_s`, from the spread between processes."
 )
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
-NOT_MEASURED: Status = "not_measured"  # for the budget, which `ended_by` names
+NOT_MEASURED: Status = "not_measured"  # for lack of budget, see `ended_by`
 
 
-# Columns that may be below zero; those that may be infinite, where a format overflows, and are then
-# shown empty.
+# Columns that may be negative.
 SIGNED = {
     "accuracy_change_points",
     "deviation_percent",
@@ -66,17 +65,17 @@ SIGNED = {
     "loss",
     "temperature_c",
 }
+# Columns that may be infinite, where a format overflows; they are shown empty then.
 UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
-# A device's peaks and ceilings, by which others are divided: they are unknown or above zero.
+# A device's peaks and ceilings, which are denominators: empty or above zero.
 PEAK = re.compile(r"(computed|datasheet|max_clock|measured|swept)_(.+_)?(tflop|gb)_s")
 SMALLEST = 1e-30
-LARGEST = 1e30  # of any quantity but zero; what lies beyond is a broken file
-OF_A_FORMAT = ("largest", "last", "smallest")  # how columns begin that hold a format's own limits
+LARGEST = 1e30  # of any nonzero quantity; a value beyond means a broken file
+OF_A_FORMAT = ("largest", "last", "smallest")  # prefixes of columns with a format's own limits
 
 
 class Row(BaseModel):
-    """Columns with which every row begins. Units stand in the names; an empty cell was not
-    measured."""
+    """Columns common to all rows. Units are in the names; an empty cell was not measured."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -111,8 +110,8 @@ class Row(BaseModel):
 
     @classmethod
     def of(cls, config: Any, **values: Any) -> Self:
-        """A row that holds the axes of a run's config, of a group its name, and `values`, which
-        come first."""
+        """Builds a row from the axes of a run's config, a group by its name. `values` override the
+        axes."""
         axes = {}
         for axis in config.axes:
             if axis in cls.model_fields:
@@ -121,8 +120,8 @@ class Row(BaseModel):
 
 
 class TimedRow(Row):
-    """A row of a measurement that several processes time, apart in time; the tables make one row of
-    theirs."""
+    """A row of a measurement that is timed by several processes at different times; the tables
+    merge their rows into one."""
 
     replicates: int | None = column("Processes whose measurements count.")
     left_out_replicates: int | None = column(
@@ -158,20 +157,21 @@ class TimedRow(Row):
     )
 
 
-LONGEST_TEXT = 4000  # characters of a cell that is no JSON: messages take most, half of that
-LEAST_AHEAD = timedelta(days=1)  # of a clock that is told; time zones and drift are less
+LONGEST_TEXT = 4000  # characters of a cell that is not JSON; the longest messages take half
+LEAST_AHEAD = timedelta(days=1)  # of a clock that is reported; time zones and drift are less
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MOST_AHEAD = timedelta(days=366)  # of a clock; a later date is none
+MOST_AHEAD = timedelta(days=366)  # of a clock; a later date is rejected as broken
 
 
 def is_in_range(value: Any) -> bool:
-    """True for zero and for what a quantity in base units may be; false for infinity and NaN."""
+    """True for zero and for magnitudes that a quantity in base units can have; False for infinity
+    and NaN."""
     return not value or SMALLEST <= abs(value) <= LARGEST
 
 
 def impossible(row: Row, now: datetime) -> str | None:
-    """A value that no measurement can have written: a number out of range, a date to come, a text
-    that no figure can hold; None without one."""
+    """Describes the first value of a row that no measurement can have written, such as a number out
+    of range or a future date. None if all are possible."""
     for name, value in row.model_dump(exclude_none=True).items():
         problem = None
         if isinstance(value, str):
@@ -184,7 +184,7 @@ def impossible(row: Row, now: datetime) -> str | None:
 
 
 def _impossible_number(name: str, value: float) -> str | None:
-    """Reason for which a number cannot be a measurement's; None where it can, as for NaN."""
+    """Reason why a number cannot have been measured; None if it can, and for NaN."""
     is_error = name.endswith("_error")
     if value != value:
         return None
@@ -202,7 +202,7 @@ def _impossible_number(name: str, value: float) -> str | None:
 
 
 def _impossible_start(started_at: str, now: datetime) -> str | None:
-    """Reason for which a run cannot have started then; None where it can, and for an empty text."""
+    """Reason why a run cannot have started at that time; None if it can, and for an empty text."""
     try:
         ahead = _ahead(started_at, now)
     except ValueError:
@@ -215,13 +215,13 @@ def _impossible_start(started_at: str, now: datetime) -> str | None:
 
 
 def is_json(field: FieldInfo) -> bool:
-    """True for a column that `json_column` declares."""
+    """True for a column declared by `json_column`."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and extra.get("json") is True
 
 
 def _impossible_text(row: Row, name: str, value: str) -> str | None:
-    """Reason for which a text cell cannot be a measurement's; None where it can."""
+    """Reason why a text cell cannot have been measured; None if it can."""
     if is_json(type(row).model_fields[name]):
         try:
             parse_json(value)
@@ -233,7 +233,7 @@ def _impossible_text(row: Row, name: str, value: str) -> str | None:
 
 
 def _ahead(started_at: str, now: datetime) -> timedelta:
-    """Time until a date; negative for one of the past."""
+    """Time from `now` until a date; negative for a past date, zero for an empty text."""
     if not started_at:
         return timedelta(0)
     at = datetime.fromisoformat(started_at)
@@ -241,8 +241,8 @@ def _ahead(started_at: str, now: datetime) -> timedelta:
 
 
 def clock_was_ahead(started_at: str, now: datetime) -> Said | None:
-    """The sentence for a row that was measured by a clock which was corrected since; None for any
-    other."""
+    """The sentence for a row that started more than a day in the future, as the clock was wrong
+    then. None for any other row."""
     if _ahead(started_at, now) <= LEAST_AHEAD:
         return None
     return Said("clock_was_ahead", {"started_at": started_at})

@@ -1,5 +1,5 @@
-"""Sentences as keys and numbers: rows hold these, `mfulab.core.language` makes words of them at the
-edge."""
+"""Sentences as a key and its numbers. Rows hold these; `mfulab.core.language` turns them into words
+where they are shown."""
 
 import json
 import math
@@ -11,14 +11,14 @@ from mfulab.core.json_text import parse_json
 
 Number = float | str | None
 Numbers = Mapping[str, "Number | Said"]
-AS_TOLD = "as_told"  # key of a text that is shown as it is
+AS_TOLD = "as_told"  # key of a text that is shown unchanged
 LONGEST_CELL = 2000  # characters; a log has the rest
 
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence: its key in the catalogues' sections `verdict` and `reasons`, and the numbers in
-    it, which may be sentences themselves. `str` gives it in English."""
+    """A sentence as its key in the catalogues' sections `verdict` and `reasons`, and the numbers in
+    it. A number may itself be a sentence. `str` returns it in English."""
 
     key: str
     numbers: Numbers = field(default_factory=dict)
@@ -33,8 +33,7 @@ class Said:
 
 
 class SaidError(Exception):
-    """An error whose message is a sentence of the catalogue, or a text as another library told
-    it."""
+    """An error whose message is a sentence of the catalogue, or the message of another library."""
 
     def __init__(self, message: Said | str) -> None:
         super().__init__(message)
@@ -42,12 +41,12 @@ class SaidError(Exception):
 
 
 def as_told(words: object) -> Said:
-    """A text that no catalogue has, such as another library's message."""
+    """Wraps a text that is in no catalogue, such as another library's message."""
     return Said(AS_TOLD, {"words": str(words)})
 
 
 def said_by(error: BaseException) -> Said:
-    """The sentence that an error of any kind carries, or its message as it is."""
+    """The sentence that an error carries in `said`, or its message as a text."""
     said = getattr(error, "said", None)
     if isinstance(said, Said):
         return said
@@ -55,12 +54,12 @@ def said_by(error: BaseException) -> Said:
 
 
 def of_source(source: str, reason: Said | str) -> Said:
-    """A reason behind the name of what gave it: `NVML: Not Supported`."""
+    """A reason preceded by its source: `NVML: Not Supported`."""
     return Said("of_source", {"source": source, "reason": reason})
 
 
 def joined(sentences: Iterable[Said]) -> Said | None:
-    """One sentence of several, without repetitions; None of none."""
+    """Joins sentences into one, without repetitions; None if there are none."""
     so_far = None
     for said in dict.fromkeys(sentences):
         so_far = said if so_far is None else Said("both", {"first": so_far, "second": said})
@@ -68,8 +67,8 @@ def joined(sentences: Iterable[Said]) -> Said | None:
 
 
 def cell_of(said: Said | None) -> str:
-    """A cell such as a row's message: a text as it is told, else {key: numbers} as JSON, in words
-    where that is too long; empty for None."""
+    """Text of a cell such as a row's `message`: {key: numbers} as JSON, or plain words for a text
+    without a key or if the JSON is too long. Empty for None."""
     if said is None:
         return ""
     if said.key == AS_TOLD:
@@ -81,8 +80,7 @@ def cell_of(said: Said | None) -> str:
 
 
 def of_cell(cell: str) -> Said | None:
-    """The sentence in a cell that `cell_of` wrote, or the text of an older row; None for an empty
-    one."""
+    """Parses a cell that `cell_of` wrote, or a plain text; None if it is empty."""
     if not cell.startswith("{"):
         if cell:
             return as_told(cell)
@@ -94,18 +92,18 @@ def of_cell(cell: str) -> Said | None:
 
 
 def with_sentence(cell: str, said: Said) -> str:
-    """A cell with a further sentence behind what it holds."""
+    """Appends a sentence to the ones in a cell."""
     before = of_cell(cell)
     return cell_of(said if before is None else joined([before, said]))
 
 
 def as_json(said: Said) -> dict[str, dict[str, object]]:
-    """{key: numbers} of a sentence; numbers of six digits."""
+    """{key: numbers} of a sentence, with six significant digits."""
     return {said.key: {name: _plain(value) for name, value in said.numbers.items()}}
 
 
 def from_json(cell: Mapping[str, Mapping[str, Any]]) -> Said:
-    """The sentence whose {key: numbers} this is; raises ValueError where it holds none."""
+    """Parses {key: numbers} into a sentence. Raises ValueError if it is empty."""
     for key, numbers in cell.items():
         return Said(key, {name: _unpacked(value) for name, value in numbers.items()})
     raise ValueError("no sentence")
@@ -128,7 +126,7 @@ def _plain(value: Number | Said) -> object:
 
 
 def packed(numbers: Numbers) -> str | None:
-    """Numbers as JSON of six digits; None for none."""
+    """Numbers as JSON with six significant digits; None if there are none."""
     rounded = {name: _plain(value) for name, value in numbers.items()}
     if rounded:
         return json.dumps(rounded, ensure_ascii=False)
@@ -136,7 +134,7 @@ def packed(numbers: Numbers) -> str | None:
 
 
 def packed_all(sentences: Iterable[Said]) -> str | None:
-    """JSON: key of each sentence → its numbers; None without sentences."""
+    """JSON that maps the key of each sentence to its numbers; None if there are no sentences."""
     named = ", ".join(
         f"{json.dumps(said.key)}: {packed(said.numbers) or '{}'}" for said in sentences
     )

@@ -1,4 +1,4 @@
-"""Tables and other things of rich in a terminal, which foreign text must not command."""
+"""Tables and a console of rich that print foreign text without letting it control the terminal."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,30 +14,26 @@ from mfulab.core.printing import printable
 def table(
     words: Iterable[str | Column], numbers: Iterable[str], last: Iterable[str] = (), **options: Any
 ) -> Table:
-    """A table with a line below its heads: columns of words, of numbers flush right, and the last
-    ones of words, which are broken and never cut off."""
+    """A table with a line below its header. Columns `words` are text, `numbers` are right-aligned,
+    and `last` are text that wraps instead of being cut off."""
     columns = (Column(name, justify="right") for name in numbers)
-    whole = (Column(name, overflow="fold") for name in last)
-    return Table(*words, *columns, *whole, **{"box": box.SIMPLE_HEAD} | options)
+    wrapped = (Column(name, overflow="fold") for name in last)
+    return Table(*words, *columns, *wrapped, **{"box": box.SIMPLE_HEAD} | options)
 
 
 class Terminal(Console):
-    """Rich's console for foreign text: no markup, nothing that is not printable, and what its
-    encoding lacks as `?`."""
+    """Console for foreign text: no markup, no control characters, and `?` for characters that the
+    terminal's encoding lacks."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-        """Gives the segments of a renderable; those that rich itself commands the terminal with
+        """Yields the segments of a renderable with their text cleaned; rich's own control codes
         stay."""
         for segment in super().render(renderable, options):
             if segment.control or (segment.text.isascii() and segment.text.isprintable()):
                 yield segment
             else:
-                shown = (
-                    printable(segment.text)
-                    .encode(self.encoding, errors="replace")
-                    .decode(self.encoding)
-                )
-                yield Segment(shown, segment.style)
+                encoded = printable(segment.text).encode(self.encoding, errors="replace")
+                yield Segment(encoded.decode(self.encoding), segment.style)

@@ -1,5 +1,4 @@
-"""The one client of every request that leaves this process: bounded in time, bytes and redirects,
-whatever the server does."""
+"""Fetches pages over HTTP, with bounds on time, bytes and redirects that no server can break."""
 
 import http.client
 import socket
@@ -16,11 +15,11 @@ from mfulab.core.said import Said, as_told
 
 REDIRECTS = 3
 MOST_BYTES = 1 << 23
-REASON = 200  # letters of a server's own words that are repeated
+REASON = 200  # characters of a server's message that are shown
 
 
 class WebError(OSError):
-    """A page that is not there, not in time, or too large; the message says why."""
+    """A page that is absent, too slow or too large; the message says why."""
 
     def __init__(self, said: Said) -> None:
         self.said = said
@@ -30,10 +29,10 @@ class WebError(OSError):
 def fetched(
     address: str, deadline_s: float, most_bytes: int = MOST_BYTES, *, by_proxy: bool = True
 ) -> bytes:
-    """The page at an address of http or https. `deadline_s` is for all of it, looking the host up
-    and redirects included. Raises WebError."""
+    """Returns the page at an http or https address. `deadline_s` bounds the whole request,
+    including DNS lookup and redirects. Raises WebError."""
     visit = _Visit(address, deadline_s, most_bytes, by_proxy)
-    thread = threading.Thread(target=visit.run, daemon=True)  # a look-up cannot be interrupted
+    thread = threading.Thread(target=visit.run, daemon=True)  # a DNS lookup cannot be interrupted
     thread.start()
     thread.join(deadline_s)
     is_late = thread.is_alive()
@@ -41,29 +40,29 @@ def fetched(
     if is_late:
         raise WebError(Said("page_late", {"seconds": deadline_s}))
     if visit.failure:
-        raise WebError(_told(visit.failure)) from visit.failure
+        raise WebError(_reason(visit.failure)) from visit.failure
     if len(visit.page) > most_bytes:
         raise WebError(Said("page_too_large", {"mib": most_bytes >> 20}))
     return visit.page
 
 
-def _told(error: Exception) -> Said:
+def _reason(error: Exception) -> Said:
     if isinstance(error, HTTPError):
-        known = {status.value: status.phrase for status in HTTPStatus}
-        words = f"HTTP status {error.code} {known.get(error.code, '')}".rstrip()
+        phrases = {status.value: status.phrase for status in HTTPStatus}
+        status = f"HTTP status {error.code} {phrases.get(error.code, '')}".rstrip()
         if 300 <= error.code < 400:
-            return Said("redirect_not_followed", {"status": words, "most": REDIRECTS})
-        return as_told(words)
+            return Said("redirect_not_followed", {"status": status, "most": REDIRECTS})
+        return as_told(status)
     reason = getattr(error, "reason", None) or error
     if isinstance(reason, ssl.SSLCertVerificationError):
         return Said("certificate_untrusted", {"why": reason.verify_message.rstrip(".")})
-    return as_told(
-        str(getattr(reason, "strerror", None) or reason)[:REASON] or type(error).__name__
-    )
+    message = str(getattr(reason, "strerror", None) or reason)[:REASON]
+    return as_told(message or type(error).__name__)
 
 
 class _Visit:
-    """One request with its redirects. Copies of its sockets are kept, to end it from outside."""
+    """One request with its redirects. Keeps copies of its sockets, so that another thread can end
+    it."""
 
     def __init__(self, address: str, deadline_s: float, most_bytes: int, by_proxy: bool) -> None:
         self.page = b""
@@ -86,7 +85,7 @@ class _Visit:
             self._opener.add_handler(handler)
 
     def run(self) -> None:
-        """Leaves the page or the failure."""
+        """Sets `page`, or `failure` if an error occurred."""
         try:
             with self._opener.open(self._address, timeout=self._deadline_s) as answer:
                 self.page = answer.read(self._most_bytes + 1)
@@ -94,13 +93,13 @@ class _Visit:
             self.failure = error
 
     def keep(self, opened: socket.socket) -> None:
-        """Takes the copy of a socket that is shut at the end, at once if that has passed."""
+        """Registers a copy of a socket for `end`; closes it at once if the deadline has passed."""
         self._sockets.append(opened)
         if time.monotonic() > self._until:
             self.end()
 
     def end(self) -> None:
-        """Shuts the connections; a thread that still reads from one ends by that."""
+        """Shuts the connections, which also ends a thread that is reading from one."""
         for opened in self._sockets:
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
@@ -127,11 +126,11 @@ class _Https(request.HTTPSHandler):
 
 
 def _kept_by(visit: _Visit, kind: type[http.client.HTTPConnection]) -> Any:
-    """The class of connections of this kind whose sockets the visit keeps."""
+    """A class of connections of this kind that registers each socket it opens with the visit."""
 
-    def opened(*place: Any) -> socket.socket:
-        connection = socket.create_connection(*place)
-        visit.keep(connection.dup())  # TLS takes the first one away
+    def opened(*arguments: Any) -> socket.socket:
+        connection = socket.create_connection(*arguments)
+        visit.keep(connection.dup())  # TLS detaches the original
         return connection
 
     class Connection(kind):  # type: ignore[valid-type, misc]
@@ -143,7 +142,8 @@ def _kept_by(visit: _Visit, kind: type[http.client.HTTPConnection]) -> Any:
 
 
 class _Redirects(request.HTTPRedirectHandler):
-    """Follows few redirects, to http and https alone, and does not read their bodies."""
+    """Follows at most `REDIRECTS` redirects, to http and https alone, without reading their
+    bodies."""
 
     max_redirections = REDIRECTS
     max_repeats = REDIRECTS

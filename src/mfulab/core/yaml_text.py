@@ -1,5 +1,5 @@
-"""The one reader of YAML that others wrote: bounded in size, in depth, and in what aliases make of
-it."""
+"""Reads YAML from untrusted sources, bounded in size, depth and the number of values that aliases
+expand to."""
 
 import re
 from pathlib import Path
@@ -11,18 +11,18 @@ from mfulab.core.errors import shortened
 from mfulab.core.files import UnreadableError, read_text
 from mfulab.core.said import Said
 
-LONGEST = 1 << 22  # characters; read at some 4 MB/s
+LONGEST = 1 << 22  # characters; parsed at about 4 MB/s
 DEEPEST = 100  # lists and mappings within one another; configs hold fewer than ten
-MOST = 200_000  # values, those that aliases share each time: more is a mistake
-# several times as fast, where PyYAML was built with it
+MOST = 200_000  # values, counted again at each alias; more is a mistake
+# Several times faster; PyYAML may be built without it.
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# What PyYAML raises for a value that is none of its tag, such as `!!bool x` or `!!int ''`.
+# Errors of PyYAML for a value that does not fit its tag, such as `!!bool x` or `!!int ''`.
 _OF_TAGS = (ArithmeticError, AttributeError, LookupError, TypeError)
 
 
 def parse_yaml(text: str, loader: Any = SafeLoader) -> Any:
-    """Parses a YAML text by a safe loader. Raises ValueError, in one line, for a text that is none
-    or beyond a bound."""
+    """Parses a YAML text by a safe loader. Raises ValueError, with a one-line message, if it is not
+    YAML or exceeds a bound."""
     if len(text) > LONGEST:
         raise ValueError(f"longer than {LONGEST >> 20} MiB")
     try:
@@ -40,8 +40,8 @@ def parse_yaml(text: str, loader: Any = SafeLoader) -> Any:
 
 
 def load_yaml(path: Path, *, follow: bool = False) -> Any:
-    """Content of a YAML file; `follow` reads where a link leads. Raises FileNotFoundError, and
-    UnreadableError for anything else that is there."""
+    """Content of a YAML file; `follow` also reads through a symbolic link. Raises FileNotFoundError
+    if it is absent, else UnreadableError."""
     text = read_text(path, LONGEST, follow=follow)
     try:
         return parse_yaml(text)
@@ -50,8 +50,8 @@ def load_yaml(path: Path, *, follow: bool = False) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Raises ValueError for a text that is nested too deeply, or of too many parts. The loader in C
-    would end the process where it is deep."""
+    """Raises ValueError if a text is nested too deeply or has too many parts. Checked first, as the
+    loader in C crashes the process on deep nesting."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, SafeLoader)):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -65,16 +65,15 @@ def _check_depth(text: str) -> None:
 
 
 class _Size:
-    """Values and levels of what was read. Each part is visited once, however often aliases name
-    it."""
+    """Counts values and levels of parsed content. Visits each part once, however many aliases refer
+    to it."""
 
     def __init__(self) -> None:
         self._known = dict[int, tuple[int, int]]()  # values and levels by a part's id
         self._open = set[int]()
 
     def check(self, content: object) -> None:
-        """Raises ValueError for more values or levels than the bounds, and for a part that holds
-        itself."""
+        """Raises ValueError if the content has too many values or levels, or contains itself."""
         values, levels = self._of(content)
         if values > MOST:
             raise ValueError(f"its aliases make more than {MOST:,} values")
@@ -89,8 +88,8 @@ class _Size:
         if id(part) not in self._known:
             self._open.add(id(part))
             values, levels = 1, 0
-            for each in part.values() if isinstance(part, dict) else part:
-                inner_values, inner_levels = self._of(each)
+            for child in part.values() if isinstance(part, dict) else part:
+                inner_values, inner_levels = self._of(child)
                 values += inner_values
                 levels = max(levels, inner_levels)
             self._open.remove(id(part))
@@ -99,7 +98,7 @@ class _Size:
 
 
 def _reason(error: yaml.YAMLError) -> str:
-    """PyYAML's problem with its line."""
+    """PyYAML's description of a problem, with its line if known."""
     problem = _one_line(str(getattr(error, "problem", None) or error))
     mark = getattr(error, "problem_mark", None)
     return f"line {mark.line + 1}: {problem}" if mark else problem

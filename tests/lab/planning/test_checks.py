@@ -21,7 +21,7 @@ from mfulab.lab.planning import composition
 from mfulab.lab.planning.checks import MOST
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.keys import choices
-from mfulab.lab.planning.load import load, place
+from mfulab.lab.planning.load import device_of, load
 from mfulab.lab.planning.overrides import from_snakemake
 from mfulab.lab.planning.runs import plan
 
@@ -31,7 +31,7 @@ EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "12"))  # 30 at night, `make fa
 
 def planned(config, folder=CONFIG):
     return [
-        plan(each, *place(each.base))
+        plan(each, *device_of(each.base))
         for each in compose_experiments(from_snakemake(config), folder)
     ]
 

@@ -126,7 +126,7 @@ def test_a_result_that_was_moved_aside_comes_back_under_a_key_that_was_added(tmp
     measure(asks_by(Before), tmp_path)
     measure(asks_by(Before, size=32), tmp_path)
     run = asks_by(More)
-    assert store.state(run, tmp_path) is store.State.RESTED
+    assert store.state(run, tmp_path) is store.State.ARCHIVED
     store.write_run(run, tmp_path)
     assert (tmp_path / FOLDER / "row.csv").exists()
 

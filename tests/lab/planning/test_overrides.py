@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.lab.planning.composition import complete
-from mfulab.lab.planning.load import asked_of
+from mfulab.lab.planning.load import overrides_of
 from mfulab.lab.planning.overrides import from_snakemake
 
 values = st.recursive(
@@ -98,4 +98,4 @@ def test_what_goes_without_saying_is_added(given_, expected):
     ],
 )
 def test_slides_are_of_recorded_rows_unless_an_experiment_is_named(config, added):
-    assert [each for each in asked_of(config) if each == "experiment=recorded"] == added
+    assert [each for each in overrides_of(config) if each == "experiment=recorded"] == added

@@ -129,7 +129,7 @@ def test_a_row_left_out_for_a_budget_gives_way_to_a_larger_one(tmp_path, budget,
     path = tmp_path / a_run().folder / "row.csv"
     ended_by = endings.ending(endings.LEFT_OUT, budget_min=3)
     write_csv(path, [{"status": "not_measured", "ended_by": ended_by}])
-    kept = store.State.KEPT if stays else store.State.CUT
+    kept = store.State.KEPT if stays else store.State.INCOMPLETE
     assert store.state(a_run(), tmp_path, budget_min=budget) is kept
     store.write_run(a_run(), tmp_path, budget_min=budget)
     assert path.exists() is stays

@@ -21,7 +21,7 @@ from mfulab.core.replicates import numbered
 from mfulab.device import system
 from mfulab.lab.planning import costs
 from mfulab.lab.planning.composition import compose_experiments
-from mfulab.lab.planning.load import place
+from mfulab.lab.planning.load import device_of
 from mfulab.lab.planning.runs import Plan, Run, plan
 from mfulab.lab.planning.workflow import Workflow
 from mfulab.lab.runtime import budget, client, endings
@@ -71,7 +71,7 @@ def sweep(took=(), begun=None, **more) -> budget.Budget:
 
 def quickstart(*overrides: str) -> Plan:
     [composition] = compose_experiments(["experiment=quickstart", "device=cpu", *overrides], CONFIG)
-    return plan(composition, *place(composition.base))
+    return plan(composition, *device_of(composition.base))
 
 
 def test_what_fits_is_measured_and_what_does_not_says_so():

@@ -1,5 +1,5 @@
-"""Help of the commands in the terminal's language: English stands beside each option, another language
-in a file here, by the English text."""
+"""Help of the commands in the terminal's language. English is in the code; the YAML files of this
+folder map it to other languages."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 NARROWEST = 24  # columns of an option's text
-VERBATIM = "\b"  # click's mark of a paragraph whose lines stay
+VERBATIM = "\b"  # click's mark for a paragraph that keeps its line breaks
 
 
-class Told(click.Command):
-    """A command, or group, whose help is in the terminal's language."""
+class LocalisedCommand(click.Command):
+    """A command or group whose help is in the terminal's language."""
 
     def get_help(self, ctx: click.Context) -> str:
         texts = translations()
@@ -24,7 +24,8 @@ class Told(click.Command):
 
 
 def translations() -> Mapping[str, str]:
-    """Texts in the terminal's language by the English ones; empty for English."""
+    """Translations of the English help texts into the terminal's language; empty if it is English
+    or has no file."""
     from mfulab.core.terminal_language import usual_language
 
     language = usual_language()
@@ -38,22 +39,22 @@ def translations() -> Mapping[str, str]:
 
 
 class Translated(click.HelpFormatter):
-    """Writes help by its translated texts, a wide letter in two columns; what has none stays
-    English."""
+    """Formats help with translated texts, counting wide characters as two columns. A text without a
+    translation stays English."""
 
     def __init__(self, texts: Mapping[str, str], width: int) -> None:
         super().__init__(width=width)
         self._texts = texts
 
-    def told(self, text: str) -> str:
-        """The text's translation, or the text itself."""
+    def translate(self, text: str) -> str:
+        """The translation of a text, or the text itself if there is none."""
         return self._texts.get(text, text)
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        super().write_usage(prog, args, f"{self.told(prefix or 'Usage:')} ")
+        super().write_usage(prog, args, f"{self.translate(prefix or 'Usage:')} ")
 
     def write_heading(self, heading: str) -> None:
-        super().write_heading(self.told(heading))
+        super().write_heading(self.translate(heading))
 
     def write_text(self, text: str) -> None:
         paragraphs = []
@@ -71,7 +72,7 @@ class Translated(click.HelpFormatter):
         room = max(self.width - self.current_indent - first, NARROWEST)
         indent = f"{'':{self.current_indent}}"
         for name, text in rows:
-            lines = [*broken(self._of_option(text), room)]
+            lines = [*broken(self._translate_row(text), room)]
             head = f"{name:{first}}"
             if len(name) > first - col_spacing:
                 self.write(f"{indent}{name}\n")
@@ -83,20 +84,21 @@ class Translated(click.HelpFormatter):
     def _lines(self, paragraph: str) -> Iterable[str]:
         first, *others = paragraph.splitlines()
         if first.strip() == VERBATIM:
-            return [self.told(line) for line in others]
-        return broken(self.told(" ".join(paragraph.split())), self.width - self.current_indent)
+            return [self.translate(line) for line in others]
+        return broken(self.translate(" ".join(paragraph.split())), self.width - self.current_indent)
 
-    def _of_option(self, text: str) -> str:
-        """An option's text, or a command's; behind that of some stands `[default: 3]`."""
+    def _translate_row(self, text: str) -> str:
+        """Translates the text of an option or command, and `[default: 3]` after it separately."""
         words, bracket, default = text.strip().partition("[default: ")
         if not bracket:
-            return self.told(text)
-        shown = self.told(default.removesuffix("]"))
-        return f"{self.told(words.strip())}  [{self.told('default')}: {shown}]".strip()
+            return self.translate(text)
+        shown = self.translate(default.removesuffix("]"))
+        return f"{self.translate(words.strip())}  [{self.translate('default')}: {shown}]".strip()
 
 
 def broken(text: str, width: int) -> Iterator[str]:
-    """Lines of at most `width` columns, of which a wide letter takes two; at least one line."""
+    """Breaks a text into lines of at most `width` columns; wide characters count as two. Yields at
+    least one line."""
     from rich.cells import cell_len
 
     line = ""

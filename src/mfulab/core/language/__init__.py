@@ -1,5 +1,4 @@
-"""Every sentence of figures, page and verdicts, in one catalogue a language: none of them stands in
-code."""
+"""All sentences of figures, page and verdicts, in one catalogue per language and none in code."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,7 +21,7 @@ LANGUAGES = tuple(_CATALOGUES)
 
 
 class Texts:
-    """Texts of one language: `text("finding", count=3)` looks in its own section first, then in
+    """Texts of one language. `text("finding", count=3)` looks in the section first, then in
     `common`."""
 
     def __init__(self, language: str = "en", section: str | None = None):
@@ -34,7 +33,8 @@ class Texts:
         return Texts(self.language, section)
 
     def __call__(self, key: str, **values: Any) -> str:
-        if (template := self._find(key)) is None:
+        template = self._find(key)
+        if template is None:
             raise KeyError(
                 f"language={self.language}: no text {key!r} in section {self.section!r} or common"
             )
@@ -45,16 +45,17 @@ class Texts:
         return self._find(key) is not None
 
     def name(self, kind: str, value: str) -> str:
-        """The word for a value of the data (`mode`, `training`), or the value itself where the
-        catalogue has none."""
+        """The word for a value of the data (`mode`, `training`), or the value itself if the
+        catalogue has no word."""
         return str(self.words(kind).get(value, value))
 
     def duration(self, seconds: float) -> str:
-        """A time in seconds, minutes or hours."""
+        """Formats a time in seconds, minutes or hours."""
         return duration(seconds, self.words("duration") or DURATION)
 
     def words(self, kind: str) -> Mapping[str, str]:
-        """Words for values of a kind (`mode`) by value; empty where the catalogue has none."""
+        """Words for the values of a kind (`mode`), keyed by value; empty if the catalogue has
+        none."""
         words: Mapping[str, str] = self._texts.get("names", {}).get(kind, {})
         return words
 
@@ -68,7 +69,7 @@ class Texts:
 
 @cache
 def catalogue(language: str) -> Mapping[str, Any]:
-    """The whole catalogue of a language. Raises ValueError for one that does not exist."""
+    """The whole catalogue of a language. Raises ValueError if there is none."""
     if language not in LANGUAGES:
         raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
     content: Mapping[str, Any] = data(_CATALOGUES[language])
@@ -76,11 +77,11 @@ def catalogue(language: str) -> Mapping[str, Any]:
 
 
 class _Words(Formatter):
-    """Adds formats to those of Python.
+    """Adds formats to those of `str.format`.
 
-    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{t:duration}` has minutes,
-    `{v:speed}` takes TFLOP/s, `{p:percent}` is never 0.0. `{v:significant 2}` has so many digits,
-    `{row[mode]:name mode}` is a word.
+    `{n:run|runs}` picks the singular or plural, `{t:quantity s}` adds an SI prefix and unit,
+    `{t:duration}` formats seconds, `{v:speed}` takes TFLOP/s, `{p:percent}` is never 0.0.
+    `{v:significant 2}` has two digits, `{row[mode]:name mode}` is the word for a mode.
     """
 
     def __init__(self, text: Texts):
@@ -103,6 +104,6 @@ class _Words(Formatter):
         }
         if kind in formats:
             return formats[kind]()
-        if isinstance(value, str):  # of a number that is none: `nan`, `inf`
+        if isinstance(value, str):  # a number that is not finite: `nan`, `inf`
             return value
         return with_minus(super().format_field(value, format_spec))

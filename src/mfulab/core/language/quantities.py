@@ -1,5 +1,5 @@
-"""Numbers as people read them: three significant digits, SI prefixes, units, the minus sign (−73); an
-absent number is a dash."""
+"""Formats numbers for people: three significant digits, SI prefixes, units, and a true minus sign
+(−73). A missing number is a dash."""
 
 import math
 from collections.abc import Mapping
@@ -18,13 +18,14 @@ PREFIXES = {
     18: "E",
 }
 ABSENT = "–"
-MINUS = "−"  # as the axes of figures have it; a hyphen is none
+MINUS = "−"  # U+2212, as on the axes of figures, not a hyphen
 DURATION = {"hours": "{} h {:02} min", "minutes": "{} min {:02} s", "seconds": "{} s"}
-WIDEST = 10_000  # factor, beyond which a number tells no more
+WIDEST = 10_000  # factor beyond which a more precise number is of no use
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """`1234.5` is `1,230`, `0.012345` is `0.0123`, `1e-9` is `1.00e-09`."""
+    """Formats with significant digits: `1234.5` is `1,230`, `0.012345` is `0.0123`, `1e-9` is
+    `1.00e-09`. A dash for None, infinity and NaN."""
     if value is None or not math.isfinite(value):
         return ABSENT
     if value == 0:
@@ -40,7 +41,8 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
-    """`0.0123, "s"` is `12.3 ms`; `3.6e9, "FLOP"` is `3.60 GFLOP`; percentages take no prefix."""
+    """Formats with an SI prefix: `0.0123, "s"` is `12.3 ms`, `3.6e9, "FLOP"` is `3.60 GFLOP`.
+    Percentages take no prefix. A dash for None, infinity and NaN."""
     if value is None or not math.isfinite(value):
         return ABSENT
     if unit == "%":
@@ -56,27 +58,30 @@ def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
 
 
 def with_minus(number: str) -> str:
-    """A formatted number with the minus sign that figures have: `-1.5` is `−1.5`."""
+    """Replaces a leading hyphen by a minus sign: `-1.5` is `−1.5`."""
     if number.startswith("-"):
         return f"{MINUS}{number[1:]}"
     return number
 
 
 def percent(value: float) -> str:
-    """Whole percents from 10 on, two significant digits below: `53`, `4.2`, `0.031`."""
+    """Formats percent without the sign: whole numbers from 10 on, two significant digits below.
+    Examples: `53`, `4.2`, `0.031`."""
     if abs(value) >= 9.95:
         return with_minus(f"{value:.0f}")
     return significant(value, 2)
 
 
 def in_percent(value: float) -> str:
-    """Percents of a ladder, with a decimal as points are compared: `46.4 %`, `0.031 %`."""
+    """Formats percent with one decimal, as rungs of the ladder are compared in points: `46.4 %`,
+    `0.031 %`."""
     shown = f"{value:.1f}" if value >= 0.95 or not value else percent(value)
     return f"{shown} %"
 
 
 def duration(seconds: float, words: Mapping[str, str] = DURATION) -> str:
-    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`, or by the `words` of another language."""
+    """Formats seconds: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`, or with the `words` of another
+    language."""
     if seconds < 9.95:
         return words["seconds"].format(f"{seconds:.1f}")
     minutes, rest = divmod(round(seconds), 60)
@@ -88,7 +93,8 @@ def duration(seconds: float, words: Mapping[str, str] = DURATION) -> str:
 
 
 def at_least(ratio: float) -> str:
-    """The smallest slowdown that a comparison finds, in words: `≥ 3.1 %`, `≥ ×2.3`, `> ×10,000`."""
+    """Formats the smallest slowdown that a comparison can detect: `≥ 3.1 %`, `≥ ×2.3`, `>
+    ×10,000`."""
     shown = change(ratio).removeprefix("+")
     if shown.startswith(">"):
         return shown
@@ -96,8 +102,8 @@ def at_least(ratio: float) -> str:
 
 
 def change(ratio: float) -> str:
-    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`, at most
-    `> ×10,000`: two processes that differ give an interval of any width."""
+    """Formats a ratio of times: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`, and at
+    most `> ×10,000`."""
     if ratio > WIDEST or ratio < 1 / WIDEST:
         return f"> {'×' if ratio > 1 else '÷'}{WIDEST:,}"
     if ratio >= 2:

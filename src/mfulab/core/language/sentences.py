@@ -1,4 +1,4 @@
-"""Sentences of the catalogues for keys and the numbers in them."""
+"""Turns keys and numbers into sentences of the catalogues."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -6,12 +6,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from mfulab.core.language import Texts
 
-SECTIONS = ("verdict", "reasons")  # of the catalogues, in which the keys of sentences are
+SECTIONS = ("verdict", "reasons")  # of the catalogues, searched for keys in this order
 
 
 @runtime_checkable
 class Keyed(Protocol):
-    """A sentence by its key and the numbers in it, such as `mfulab.core.said.Said`."""
+    """A sentence as a key and the numbers in it, such as `mfulab.core.said.Said`."""
 
     @property
     def key(self) -> str:
@@ -23,30 +23,32 @@ class Keyed(Protocol):
 
 
 def sentence(key: str, numbers: Mapping[str, object], language: str = "en") -> str:
-    """The sentence of a verdict's reason, a flag or a note; the key itself where none is known."""
+    """The sentence for a key, with its numbers filled in; the key itself if no catalogue has it or
+    the numbers do not fit."""
     try:
         values = {name: _in_words(value, language) for name, value in numbers.items()}
-        texts = next(texts for texts in _said(language) if texts.has(key))
+        texts = next(texts for texts in _sections(language) if texts.has(key))
         return texts(key, **values)
     except (AttributeError, StopIteration, KeyError, ValueError, TypeError):
         return key
 
 
-def reason(given: str | Mapping[str, Mapping[str, Any]], language: str = "en") -> str:
-    """The sentences of {key: numbers}, joined by semicolons; a text of an older row is one
-    already."""
-    if isinstance(given, str):
-        return given
-    return "; ".join(sentence(key, numbers, language) for key, numbers in given.items())
+def reason(sentences: str | Mapping[str, Mapping[str, Any]], language: str = "en") -> str:
+    """The sentences of {key: numbers}, joined by semicolons; a plain text, as older rows hold, is
+    returned unchanged."""
+    if isinstance(sentences, str):
+        return sentences
+    return "; ".join(sentence(key, numbers, language) for key, numbers in sentences.items())
 
 
 @cache
-def _said(language: str) -> Sequence[Texts]:
+def _sections(language: str) -> Sequence[Texts]:
     return [Texts(language, section) for section in SECTIONS]
 
 
 def _in_words(value: object, language: str) -> object:
-    """A number as it is; a sentence within a sentence, or its {key: numbers}, in words."""
+    """Puts a nested sentence, or its {key: numbers}, into words; returns any other value
+    unchanged."""
     if isinstance(value, Mapping):
         return reason(value, language)
     if isinstance(value, Keyed):

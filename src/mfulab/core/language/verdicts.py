@@ -1,5 +1,5 @@
-"""Sentences for the keys and numbers of tables; a cell that cannot be read, or an unknown key, is
-shown as it is."""
+"""Turns the keys and numbers in tables into sentences. A cell that cannot be read, and an unknown
+key, are shown unchanged."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +9,8 @@ from mfulab.core.language import Texts
 from mfulab.core.language.sentences import reason, sentence
 from mfulab.core.said import Said, of_cell
 
-# Operators of an optimiser's update: those of no model, and those that are its own if its phase
-# takes as long.
+# Operators of an optimiser's update. Those in UPDATES occur in no model; those in IN_UPDATES count
+# as the update only if the optimiser's phase takes at least as long as they do.
 UPDATES = (
     "aten::addcdiv",
     "aten::addcmul",
@@ -23,7 +23,7 @@ IN_UPDATES = frozenset(
     {"aten::div", "aten::sqrt", "aten::mul", "aten::mul_", "aten::add", "aten::add_"}
 )
 
-# What `columns` reads of a row, and the run that counted its FLOPs.
+# Columns of a row that `columns` reads, and the name of the run that counted its FLOPs.
 READ = (
     "verdict",
     "verdict_reason",
@@ -41,18 +41,19 @@ READ = (
     "flops_run",
 )
 
-# Flags of a row that others, or the machine, slowed down: they are told before any cause that is
-# read from its time.
+# Flags of a row that other processes or the machine slowed down. They are shown first, since its
+# time, from which causes follow, is then not its own.
 SLOWED_BY = ("other_processes", "beside", "stolen", "disturbed")
 
 
 def say(said: Said, language: str = "en") -> str:
-    """The words of a sentence."""
+    """A sentence in words."""
     return sentence(said.key, said.numbers, language)
 
 
 def message(cell: str | None, language: str = "en") -> str:
-    """The words of a cell such as a row's message; a text as it is, empty for an empty one."""
+    """The words of a cell such as a row's `message`; a plain text is returned unchanged, "" if
+    empty."""
     said = of_cell(cell or "")
     if said:
         return say(said, language)
@@ -60,24 +61,25 @@ def message(cell: str | None, language: str = "en") -> str:
 
 
 def keys(cell: str | None) -> frozenset[str]:
-    """Keys of the sentences in a cell such as `verdict_flags`; none of an empty one."""
+    """Keys of the sentences in a cell such as `verdict_flags`."""
     return frozenset(_read(cell))
 
 
 def flags(cell: str | None, language: str = "en") -> str:
-    """The sentences of a cell such as `verdict_flags` or `mfu_reason`, joined by semicolons; empty
-    for an empty one."""
+    """The sentences of a cell such as `verdict_flags` or `mfu_reason`, joined by semicolons; "" if
+    empty."""
     return reason(_read(cell), language)
 
 
 def reasons(cell: str | None, language: str = "en") -> str:
-    """A cell of {column: why it is empty} as sentences, each behind its column."""
+    """The sentences of a cell that maps columns to the reasons why they are empty, each preceded by
+    its column."""
     return "; ".join(f"{column}: {reason(why, language)}" for column, why in _read(cell).items())
 
 
 def note(row: Mapping[str, object], uncounted: str | None = None, language: str = "en") -> str:
-    """The sentence of a row's `mfu_note`; empty without one. `uncounted` is the message of the
-    model's FLOP count."""
+    """The sentence of a row's `mfu_note`, or "". `uncounted` is the message of the run that counted
+    the model's FLOPs, if any."""
     key = _text(row, "mfu_note")
     if key == "uncounted" and uncounted:
         key = "uncounted_because"
@@ -91,33 +93,30 @@ def note(row: Mapping[str, object], uncounted: str | None = None, language: str 
 def columns(
     row: Mapping[str, object], uncounted: str | None = None, language: str = "en"
 ) -> dict[str, str]:
-    """The verdict's columns of a profile row in words; an empty one stays empty."""
-    cause = _text(row, "verdict")
-    reason = _text(row, "verdict_reason")
-    named = Texts(language).name("cause", cause)
+    """The verdict columns of a profile row in words; empty columns stay empty."""
+    verdict = Texts(language).name("cause", _text(row, "verdict"))
     disturbed = disturbance(row, language)
+    if disturbed:
+        verdict = Texts(language, "verdict")("while_disturbed", cause=verdict)
     numbers = _read(_text(row, "verdict_numbers"))
     if "name" in numbers:
         numbers["name"] = operator(str(numbers["name"]), numbers.get("share"), row, language)
-    why = {}
-    if "mfu_reason" in row:
-        why["mfu_reason"] = flags(_text(row, "mfu_reason"), language)
-    return {
+    reason = _text(row, "verdict_reason")
+    explanation = sentence(reason, numbers, language) if reason else ""
+    words = {
         "mfu_note": note(row, uncounted, language),
-        "verdict": Texts(language, "verdict")("while_disturbed", cause=named)
-        if disturbed
-        else named,
-        "verdict_reason": "; ".join(
-            filter(None, [disturbed, sentence(reason, numbers, language) if reason else ""])
-        ),
+        "verdict": verdict,
+        "verdict_reason": "; ".join(filter(None, [disturbed, explanation])),
         "verdict_flags": flags(_text(row, "verdict_flags"), language),
-        **why,
     }
+    if "mfu_reason" in row:
+        words["mfu_reason"] = flags(_text(row, "mfu_reason"), language)
+    return words
 
 
 def disturbance(row: Mapping[str, object], language: str = "en") -> str:
-    """Words for what slowed down a row whose verdict names another cause; empty where nothing
-    did."""
+    """Says what slowed a row down, in addition to its verdict. "" if nothing did, there is no
+    verdict, or the verdict says so itself."""
     if _text(row, "verdict") in ("", "shared", "no_mfu"):
         return ""
     flagged = _read(_text(row, "verdict_flags"))
@@ -125,7 +124,7 @@ def disturbance(row: Mapping[str, object], language: str = "en") -> str:
 
 
 def misaligned(row: Mapping[str, object], language: str = "en") -> str:
-    """The sentence on the matmul that padding a side helps most; empty without one."""
+    """The sentence about the matmul that gains most from padding a side; "" if there is none."""
     numbers = _read(_text(row, "misaligned"))
     if numbers:
         return sentence("pad_side", numbers, language)
@@ -135,20 +134,19 @@ def misaligned(row: Mapping[str, object], language: str = "en") -> str:
 def operator(
     name: str, share: float | None, row: Mapping[str, object], language: str = "en"
 ) -> str:
-    """An operator in words, its name in parentheses: the update, if the optimiser's phase takes its
-    `share` percent."""
+    """An operator in words, followed by its name. In training, operators of the optimiser are
+    called its update; common ones such as aten::mul only if its phase takes at least `share`
+    percent."""
     text = Texts(language, "verdict")
     phase_ms = row.get("optimiser_ms")
     time_s = row.get("time_s")
-    measured = False
+    is_long = False  # whether the optimiser's phase is at least as long as this operator
     if isinstance(phase_ms, int | float) and isinstance(time_s, int | float):
-        measured = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
-    if row.get("mode") == "training" and (
-        name.startswith(UPDATES) or (name in IN_UPDATES and measured)
-    ):
-        return text(
-            "update", optimizer=text.name("optimizer", str(row.get("optimizer") or "")), name=name
-        )
+        is_long = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
+    is_update = name.startswith(UPDATES) or (name in IN_UPDATES and is_long)
+    if row.get("mode") == "training" and is_update:
+        optimizer = text.name("optimizer", _text(row, "optimizer"))
+        return text("update", optimizer=optimizer, name=name)
     word = text.name("operator", name)
     if word == name:
         return name

@@ -1,1 +1,1 @@
-"""From an experiment to the list of runs, without importing torch or touching a device."""
+"""Turns an experiment into a list of runs, without importing torch or touching a device."""

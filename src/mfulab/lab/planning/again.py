@@ -1,5 +1,5 @@
-"""Runs that may be measured again: composed anew from this checkout's config, never from a config
-that lies among results, which may be a stranger's."""
+"""Runs that may be measured again. They are composed from this checkout's config, never from a
+config among the results, which may come from a stranger."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,34 +15,36 @@ from mfulab.lab.planning.load import CONFIG, load, of_overrides
 from mfulab.lab.planning.runs import Run
 from mfulab.measurements import manifest
 
-COLLECTED = "+collected"  # ends the name of a plan that `mfulab collect` brought
+COLLECTED = "+collected"  # suffix of a plan's name that `mfulab collect` has copied
 INTERPOLATED = "${"
-WORDS = ("steps",)  # keys of words that planning compares with a list
+WORDS = ("steps",)  # keys whose values planning checks against a list
 
 
 @dataclass
 class Again:
-    """Planned runs by folder, and why plans that lie among the results give none."""
+    """Planned runs by folder, and the reasons why plans among the results were rejected."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
 
     def add(self, planned: Sequence[Run], results: Path) -> None:
-        """Adds planned runs, and the smaller batches that were measured in place of some."""
+        """Adds planned runs, and the smaller batches that were measured in place of some of
+        them."""
         for run in planned:
             self.runs[run.folder] = run
         for run in planned:
             half = run
-            while "batch_size=" in half.name and (smaller := half.halved()).folder != half.folder:
-                half = smaller
+            while "batch_size=" in half.name:
+                half = half.halved()  # of a batch of 1 the same run, which is added already
                 if half.folder in self.runs or not (results / half.folder / STANDS_IN).exists():
                     break
                 self.runs[half.folder] = half
 
 
 def planned(hardware: str, results: Path, config: Sequence[str]) -> Again:
-    """Runs of the sweep that `config` asks for, as Snakemake's `--config`; without it, those of
-    each plan that a sweep left for `hardware`. Raises ConfigurationError for a bad `config`."""
+    """Runs of the sweep that `config` describes, in the words of Snakemake's `--config`. If it is
+    empty, the runs of all plans of sweeps for `hardware`. Raises ConfigurationError for an invalid
+    `config`."""
     again = Again()
     if config:
         for plan in load(_mapping(config)).plans:
@@ -62,17 +64,14 @@ def _mapping(words: Sequence[str]) -> Mapping[str, str]:
 
 
 def _add_plan(path: Path, results: Path, again: Again) -> None:
-    """Adds the runs of one plan by its experiment's name and the choices that it gave beside."""
+    """Adds the runs of one plan, from its experiment's name and its overrides; records why if it is
+    rejected."""
     try:
-        asked = manifest.read(path)
-        unfit = []
-        for word in asked.overrides:
+        sweep = manifest.read(path)
+        for word in sweep.overrides:
             if not is_choice(word):
-                unfit.append(word)
-        if unfit:
-            word = f"{path}: {unfit[0]}"
-            raise ConfigurationError(of_source(word, Said("not_from_results")))
-        overrides = [f"experiment={asked.experiment}", *asked.overrides]
+                raise ConfigurationError(of_source(f"{path}: {word}", Said("not_from_results")))
+        overrides = [f"experiment={sweep.experiment}", *sweep.overrides]
         for plan in of_overrides(overrides).plans:
             again.add(plan.runs, results)
     except (FileNotFoundError, UnreadableError, ConfigurationError) as error:
@@ -80,8 +79,8 @@ def _add_plan(path: Path, results: Path, again: Again) -> None:
 
 
 def is_choice(word: str) -> bool:
-    """True for an override that can name neither code nor a file: a group's choice, a number, a
-    switch, or a word of a fixed form."""
+    """True for an override that cannot name code or a file: a choice of a group, a number, a
+    switch, or a word from a fixed set or pattern."""
     key, equals, value = word.partition("=")
     if not equals or INTERPOLATED in value:
         return False
@@ -94,20 +93,20 @@ def is_choice(word: str) -> bool:
 
 
 def _is_closed(annotation: Any, metadata: Sequence[Any]) -> bool:
-    """True for a type whose values are numbers, switches, or words of a pattern or list."""
+    """True for a type whose values are numbers, switches, or words from a list or pattern."""
     if annotation is str:
-        return any(getattr(each, "pattern", None) for each in metadata)
+        return any(getattr(constraint, "pattern", None) for constraint in metadata)
     inner = getattr(annotation, "__metadata__", None)
     if inner is not None:
         constraints = list[object]()
-        for given in inner:
-            constraints.extend(getattr(given, "metadata", [given]))
+        for item in inner:
+            constraints.extend(getattr(item, "metadata", [item]))
         return _is_closed(get_args(annotation)[0], constraints)
     if annotation in (int, float, bool, type(None)):
         return True
     parts = get_args(annotation)
     if not parts or annotation is Any or getattr(annotation, "__origin__", None) is dict:
         return False
-    if all(isinstance(part, str) for part in parts):  # of a Literal
+    if all(isinstance(part, str) for part in parts):  # a Literal
         return True
     return all(_is_closed(part, ()) for part in parts)

@@ -1,5 +1,5 @@
-"""Predicts what runs cost in seconds, by constants of two cores of an AMD EPYC, an H100 and an
-H200, before a sweep."""
+"""Predicts the seconds that runs take, before a sweep. The constants are from two cores of an AMD
+EPYC, an H100 and an H200."""
 
 import hashlib
 import math
@@ -22,12 +22,11 @@ from mfulab.lab.runtime import budget
 from mfulab.lab.runtime.forked import drawing_cores
 from mfulab.timing.pace import is_short, pace_for
 
-# The warm worker's imports, for which the first run waits. A disk that has read nothing yet doubles
-# it.
+# Imports of the warm worker, for which the first run waits. A cold disk cache doubles it.
 WORKER_S = ByKind(cpu=6.0, gpu=12.0)
-# A run that is forked from it, and Snakemake's part of it, without warm-up and windows: one rough
-# number a measurement, as the ledger of what runs took corrects it: the mean of what recorded
-# processes took, where there are some. A GPU's context is made first.
+# A forked run with Snakemake's overhead, without warm-up and windows: the mean of recorded
+# processes if there are some. A rough number is enough, as the ledger of finished runs corrects
+# it. On a GPU it includes the creation of the context.
 START_S = ByKind(
     cpu={
         "environment": 0.6,
@@ -52,32 +51,31 @@ START_S = ByKind(
         "serve_requests": 2.0,
     },
 )
-OTHER_S = 1.0  # of other measurements
+OTHER_S = 1.0  # the same for other measurements
 QUICK_CEILING_S = 2.5
-LONG_MATMUL_S = 3.5  # of a GPU: sustained work before each group of calls, and what goes around
-WARM_UP = 0.5  # of the longest warm-up: most steps are steady before
-STEPS_S = 1.0  # of a model whose FLOPs or ceiling are not known yet
-# Of a model, in the process that measures it, where they are too long for the windows to hold
-# several. The FLOPs of decoding are those of its prefill, which is done once, and reaches more of
-# the ceiling than most steps.
+LONG_MATMUL_S = 3.5  # on a GPU: sustained load before each group of calls, with its overhead
+WARM_UP = 0.5  # share of the longest warm-up; most steps are steady earlier
+STEPS_S = 1.0  # for a model whose FLOPs or ceiling are not known yet
+# Number of steps that a process runs if a step is longer than a window. Decoding counts the FLOPs
+# of its prefill, which runs once, and at a higher share of the ceiling than most steps.
 STEPS = {"training": 17, "decoding": 0.7}
 OTHER_STEPS = 7
-COMPILE_S = 18.0  # of a model
-COMPILED_S = 1.0  # of a kernel
-COMPILED = ("numba", "triton", "cuda_")  # how names of compiled kernels begin
-FIGURES = {"profile_step": 16, "bench_matmul": 5}
-# PAGE_S: with Snakemake's starts and its end. A figure that a process drew ahead is put into place
-# by its job.
+COMPILE_S = 18.0  # for a model
+COMPILED_S = 1.0  # for a kernel
+COMPILED = ("numba", "triton", "cuda_")  # prefixes of compiled kernels' names
+FIGURES = {"profile_step": 16, "bench_matmul": 5}  # figures that a measurement fills
+# PAGE_S includes the start and end of Snakemake. PLACED_S is for a figure that another process has
+# drawn ahead and that its job only puts into place.
 OTHER_FIGURES = 2
 FIGURE_S = 0.5
 PLACED_S = 0.3
 FIRST_PAGE_S = 6.0
-PAGE_S = ByKind(cpu=9.0, gpu=13.0)  # a GPU's host has many cores, each of them slower
+PAGE_S = ByKind(cpu=9.0, gpu=13.0)  # hosts of GPUs have more but slower cores
 
 
 class Sweep:
-    """Time of one command: budget, what comes first, estimate. Raises ConfigurationError if the
-    ceilings need more."""
+    """Time of one command: its budget, the order of its runs, and an estimate. Raises
+    ConfigurationError if the budget is too short for the ceilings."""
 
     def __init__(self, plans: Sequence[Plan], began: float) -> None:
         self._plans = plans
@@ -88,8 +86,8 @@ class Sweep:
             if plan.runs:
                 budgets.append(plan.budget_min or math.inf)
         self.budget_min = max(budgets, default=math.inf)
-        self.headline: dict[str, None] = {}  # folders, in order; none without a budget
-        self.turns: dict[str, float] = {}
+        self.headline: dict[str, None] = {}  # folders, in order; empty without a budget
+        self.turns: dict[str, float] = {}  # priority of a run's first process, by folder
         if self.budget_min < math.inf:
             for plan in plans:
                 self.headline |= dict.fromkeys(headline(plan))
@@ -99,28 +97,23 @@ class Sweep:
                 enough = math.ceil(least / 6) / 10
                 needs: Numbers = {"given": self.budget_min, "seconds": least, "enough": enough}
                 raise ConfigurationError(Said("budget_too_short", needs))
-        # Of what the headline needs.
+        # Names files that belong to this set of headline runs.
         self.digest = hashlib.sha256(" ".join(self.headline).encode()).hexdigest()[:16]
 
     def command(self, *more: str) -> str:
-        """The command that goes on to what was asked for, with `more` overrides."""
+        """The command that continues this sweep, with `more` overrides."""
         experiments = ",".join(dict.fromkeys(plan.experiment for plan in self._plans))
         overrides = [*self._plans[0].overrides, *more]
-        given = []
-        for word in overrides:
-            if "." not in word.partition("=")[0]:
-                given.append(word)
-        dotted = " ".join(word for word in overrides if word not in given)
-        arguments = [
-            f"experiment={experiments}",
-            *given,
-            *([f"overrides={dotted}"] if dotted else []),
-        ]
+        simple = [word for word in overrides if "." not in word.partition("=")[0]]
+        dotted = " ".join(word for word in overrides if word not in simple)
+        arguments = [f"experiment={experiments}", *simple]
+        if dotted:
+            arguments.append(f"overrides={dotted}")
         return shlex.join(["snakemake", "--cores", "1", *self.targets, "--config", *arguments])
 
     def write(self, due: int) -> None:
-        """Leaves the budget for `due` runs where clients find it, with an empty ledger; without a
-        budget, nothing."""
+        """Writes the budget for `due` runs where clients find it, with an empty ledger. Without a
+        budget, only removes older files."""
         for path in (budget.PLAN, budget.LEDGER):
             remove(Path(path))
         os.environ.pop(budget.VARIABLE, None)
@@ -145,7 +138,7 @@ class Sweep:
         return {**times, "command": self.command("budget_min=null"), "due": due, "runs": runs}
 
     def rest(self, folders: Iterable[str], has_page: bool = True) -> budget.Rest:
-        """Gives what is to do: the runs in these folders and, where it is asked for, the page."""
+        """The work that is left: the runs in these folders, and the page if `has_page`."""
         sweep = budget.Budget(self._plan(0), {})
         runs_s = {folder: sweep.predicted_s(folder) for folder in folders}
         groups = {folder: sweep.plan["runs"][folder]["group"] for folder in runs_s}
@@ -154,8 +147,8 @@ class Sweep:
 
 
 def _turns(plans: Sequence[Plan]) -> dict[str, float]:
-    """Priority of each first process, by folder: between 0.5 and 1, of the least work first; above
-    that, by rule, of what the key `first` names."""
+    """Priority of each first process, by folder: from 0.5 to 1, the least work highest. Runs that a
+    rule of the key `first` names get 1 more for each rule from the last up to theirs."""
     by_step = defaultdict[str, list[Run]](list)
     for run in all_runs(plans):
         if replicate_of(run.name) == 1:
@@ -164,16 +157,16 @@ def _turns(plans: Sequence[Plan]) -> dict[str, float]:
     for runs in by_step.values():
         for index, run in enumerate(sorted(runs, key=_work)):
             turns[run.folder] = 1 - index / len(runs) / 2
-    for plan in plans:  # a rule before the next, and before what none names
-        for after, folders in enumerate(reversed(plan.first), start=1):
+    for plan in plans:
+        for level, folders in enumerate(reversed(plan.first), start=1):
             for folder in folders:
-                turns[folder] += after
+                turns[folder] += level
     return turns
 
 
 def cost(run: Run, always: bool) -> Content:
-    """Gives what predicts a run (`runtime.budget`): seconds known now, its group, and the rows that
-    tell the rest."""
+    """Data from which `runtime.budget` predicts a run: the seconds known now, its group, and the
+    rows that hold the rest."""
     config = run.config
     kind = (config.get("kernel") or config.get("precision") or {}).get("name", "")
     device = (config.get("device") or {}).get("type", "cpu")
@@ -196,7 +189,7 @@ def cost(run: Run, always: bool) -> Content:
 
 
 def _steps(run: Run, mode: str) -> Content:
-    """Gives what predicts the steps of a model: rows of its FLOPs and of its ceiling."""
+    """Data that predict the time of a model's steps: the rows of its FLOPs and of its ceiling."""
     passes = ["forward_flops"]
     if mode == "training":
         passes.append("backward_flops")
@@ -215,64 +208,61 @@ def worker_s(plans: Iterable[Plan]) -> float:
 
 
 def finish_s(plans: Sequence[Plan]) -> float:
-    """Seconds that tables, figures and page of these plans will take, with as many processes as
-    draw figures."""
+    """Seconds for tables, figures and page of these plans, with as many processes as draw
+    figures."""
     steps = set()
     for run in all_runs(plans):
         if run.needs:
             steps.add(run.step)
-    figure_s = FIGURE_S if (cores := drawing_cores()) == 1 else FIGURE_S / cores + PLACED_S
-    page_s = max(
-        (PAGE_S[kind_of(plan.hardware)] for plan in plans if plan.runs), default=PAGE_S["cpu"]
-    )
-    return page_s + figure_s * sum(FIGURES.get(step, OTHER_FIGURES) for step in steps)
+    cores = drawing_cores()
+    figure_s = FIGURE_S if cores == 1 else FIGURE_S / cores + PLACED_S
+    figures = sum(FIGURES.get(step, OTHER_FIGURES) for step in steps)
+    pages_s = [PAGE_S[kind_of(plan.hardware)] for plan in plans if plan.runs]
+    return max(pages_s, default=PAGE_S["cpu"]) + figure_s * figures
 
 
 def headline(plan: Plan) -> list[str]:
-    """Folders for the page's first sentence: environment, what the sweep names first, and what that
-    is joined with."""
+    """Folders of the runs for the page's first sentence: the environment, the first runs of the
+    sweep, and the runs that they are joined with."""
     joined = []
     for run in plan.runs:
         if "compute" in run.needs and replicate_of(run.name) == 1:
             joined.append(run)
     named = next(iter(plan.first), ())
-    first = [run for run in joined if run.folder in named] or [
-        run
-        for run in joined
-        if (run.step, run.needs["compute"]) == (joined[0].step, joined[0].needs["compute"])
-    ]
-    needed = []
-    for run in plan.runs:
-        if run.step == "environment":
-            needed.append(run.folder)
+    first = [run for run in joined if run.folder in named]
+    if not first:
+        for run in joined:
+            is_same_ceiling = run.needs["compute"] == joined[0].needs["compute"]
+            if run.step == joined[0].step and is_same_ceiling:
+                first.append(run)
+    needed = [run.folder for run in plan.runs if run.step == "environment"]
     for run in first:
         needed += [*run.needs.values(), run.folder]
     return list(dict.fromkeys(needed))
 
 
 def least_s(plans: Sequence[Plan]) -> float:
-    """Seconds without which there is no page with an MFU: environment, ceilings, and the page."""
+    """Seconds that a page with any MFU needs at least: for environment, ceilings, and the page."""
     first = set[str]()
     for plan in plans:
         first.update(headline(plan))
     runs = {}
     for run in all_runs(plans):
-        if run.folder in first:
+        if run.folder in first and run.step in ALWAYS:
             runs[run.folder] = run
-    return (
-        worker_s(plans)
-        + finish_s(plans)
-        + sum(cost(run, True)["s"] for run in runs.values() if run.step in ALWAYS)
-    )
+    always_s = sum(cost(run, True)["s"] for run in runs.values())
+    return worker_s(plans) + finish_s(plans) + always_s
 
 
-ALWAYS = ("environment", "ceilings")  # measured whatever the budget, where the headline needs them
+ALWAYS = ("environment", "ceilings")  # measured whatever the budget, if the headline needs them
 
 
 def _work(run: Run) -> float:
-    """Work of a run among those of its measurement, by its config alone: samples and passes, or a
-    matmul's size."""
+    """Relative work of a run within its measurement, from its config alone: samples × passes, or
+    the size of a matmul."""
     config = run.config
-    sizes = list(map(int, str(config.get("size", 1)).split("x")))
+    sides = list(map(int, str(config.get("size", 1)).split("x")))
+    if len(sides) == 1:  # N stands for N×N×N
+        sides *= 3
     passes = 3 if (config.get("workload") or {}).get("mode") == "training" else 1
-    return passes * config.get("batch_size", 1) * math.prod(sizes if len(sizes) > 1 else sizes * 3)
+    return passes * config.get("batch_size", 1) * math.prod(sides)

@@ -1,4 +1,4 @@
-"""Time that the jobs of a sweep take, in words."""
+"""Estimated time of a sweep's jobs, in words."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,16 @@ OPTIONS = {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}  # 
 
 
 def in_words(seconds: float, budget_min: float) -> str:
-    """The time of all jobs, and what a budget, infinite without one, makes of it."""
-    most = 60 * budget_min
+    """Sentence with the time of all jobs and the effect of the budget; an infinite `budget_min` is
+    none."""
+    budget_s = 60 * budget_min
     sentence = f"about {duration(seconds)}"
-    if not math.isfinite(most):
+    if not math.isfinite(budget_s):
         return sentence
-    goes_on = "goes on measuring the least precise runs until"
-    if seconds > most:
-        goes_on = "ends it after"
-    return f"{sentence}; budget_min={most / 60:g} {goes_on} {duration(most)}"
+    effect = "goes on measuring the least precise runs until"
+    if seconds > budget_s:
+        effect = "ends it after"
+    return f"{sentence}; budget_min={budget_s / 60:g} {effect} {duration(budget_s)}"
 
 
 def outlook(
@@ -28,18 +29,18 @@ def outlook(
     rest: budget.Rest,
     on_gpu: bool,
 ) -> str:
-    """The time of a dry run's jobs, and what they would ask a cluster for.
+    """Sentence with the time of a dry run's jobs, and what they would request from a cluster.
 
-    `batches` are the resources of each job of a batch; `devices` says by folder how many a run
-    holds; `rest` is what is to do.
+    `batches` holds the resources of each job of each batch; `devices` the number of devices per
+    folder of a run; `rest` the work to do.
     """
     longest = max(batches, key=_minutes)
-    asked = {"time": _minutes(longest)}  # a device takes one at a time
+    values = {"time": _minutes(longest)}  # a device runs one job at a time
     for option, name in OPTIONS.items():
-        asked[option] = max(resources.get(name) or 0 for resources in longest)
-    if not asked["mem"]:
+        values[option] = max(resources.get(name) or 0 for resources in longest)
+    if not values["mem"]:
         return f"about {duration(rest.estimate_s())} on this machine"
-    options = " ".join(f"--{option}={value}" for option, value in asked.items() if value)
+    options = " ".join(f"--{option}={value}" for option, value in values.items() if value)
     held_s = 0.0
     for folder, count in devices.items():
         held_s += count * (rest.worker_s + rest.runs_s[folder])

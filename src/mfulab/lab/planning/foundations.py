@@ -1,5 +1,5 @@
-"""Foundations of a recorded number, in parts: each with a digest of its statements that the
-measurement reaches."""
+"""Digests of the code that a recorded number rests on, by part of the package: only of statements
+that the measurement reaches."""
 
 import hashlib
 from collections import defaultdict
@@ -9,8 +9,8 @@ from pathlib import Path
 from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning.sources import PACKAGE, Sources, run_sources
 
-# Parts by how their files' paths begin. What names devices, prints, plans or joins is none: it
-# changes no number that was measured.
+# Prefixes of the files of each part. Code that names devices, prints, plans or joins belongs to
+# none, as it changes no measured number.
 PARTS = {
     "kernels": ("kernels/",),
     "models": ("models/",),
@@ -29,12 +29,12 @@ PARTS = {
     ),
     "measuring": ("measurements/",),
 }
-DECLARED = "__init__.py"  # of a measurement: keys and columns, with what they mean
+DECLARED = "__init__.py"  # of a measurement: declares its keys and columns
 
 
 def foundations(name: str, hardware: str) -> dict[str, str]:
-    """Digest of each part that a machine's rows of a `MEASUREMENT,TARGET` rest on; none where the
-    target is gone."""
+    """Digest of each part that a machine's rows of `MEASUREMENT,TARGET` rest on; empty if the
+    target no longer exists."""
     step, _, target = name.partition(",")
     try:
         return digests_of(run_sources(step, target or None, hardware))
@@ -43,18 +43,18 @@ def foundations(name: str, hardware: str) -> dict[str, str]:
 
 
 def digests_of(sources: Sources) -> dict[str, str]:
-    """Digest of each part of these files."""
+    """Digest of each part that these files belong to."""
     lines = defaultdict[str, list[str]](list)
     for file, digest in sources.items():
-        place = _place(file)
-        for part, beginnings in PARTS.items():
-            is_declared = part == "measuring" and file.name == DECLARED
-            if place.startswith(beginnings) and not is_declared:
-                lines[part].append(f"{digest}  {place}\n")
-    return {
-        part: hashlib.sha256("".join(held).encode()).hexdigest()[:16]
-        for part, held in sorted(lines.items())
-    }
+        path = _relative_path(file)
+        for part, prefixes in PARTS.items():
+            is_declaration = part == "measuring" and file.name == DECLARED
+            if path.startswith(prefixes) and not is_declaration:
+                lines[part].append(f"{digest}  {path}\n")
+    parts = dict[str, str]()
+    for part, listed in sorted(lines.items()):
+        parts[part] = hashlib.sha256("".join(listed).encode()).hexdigest()[:16]
+    return parts
 
 
 def changed(recorded: Mapping[str, str], today: Mapping[str, str]) -> list[str]:
@@ -62,7 +62,7 @@ def changed(recorded: Mapping[str, str], today: Mapping[str, str]) -> list[str]:
     return [part for part in PARTS if recorded.get(part) != today.get(part)]
 
 
-def _place(file: Path) -> str:
+def _relative_path(file: Path) -> str:
     if file.is_relative_to(PACKAGE):
         return file.relative_to(PACKAGE).as_posix()
     return file.name

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from mfulab.core.json_text import parse_json
 from mfulab.measurements.registry import MEASUREMENTS
 
-DIGITS = 12  # of a digest: enough for every run that was ever planned
+DIGITS = 12  # of a digest, enough for all runs that will ever be planned
 
 
 def identity(step: str, text: str) -> str:
-    """Digest of what a config's text says beside the defaults of today; of a config that today's
-    keys do not allow, of its whole text."""
+    """Digest of the values in a config's text that differ from today's defaults. If today's keys do
+    not allow the config, digest of the whole text."""
     try:
         config = MEASUREMENTS[step].config.model_validate(parse_json(text))
     except (ValidationError, ValueError):
@@ -24,12 +24,12 @@ def identity(step: str, text: str) -> str:
 
 
 def is_same(step: str, text: str | None, other: str) -> bool:
-    """True if two configs of a measurement ask for the same run; `None` is no config."""
+    """True if two configs of a measurement describe the same run; False if `text` is None."""
     if text is None:
         return False
     return text == other or identity(step, text) == identity(step, other)
 
 
 def digest(text: str) -> str:
-    """Short digest of a text."""
+    """First `DIGITS` hex digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -1,5 +1,5 @@
-"""Inputs, resources and priority of the rules that measure, as functions of Snakemake's wildcards;
-imports neither torch nor pandas."""
+"""Inputs, resources and priority of the rules that measure, as functions of Snakemake's wildcards.
+Imports neither torch nor pandas."""
 
 import atexit
 import sys
@@ -24,12 +24,12 @@ from mfulab.lab.planning.rules import own_name
 from mfulab.lab.planning.runs import Plan, Run, all_runs
 from mfulab.lab.planning.sources import Sources, changed_at, digests, run_sources, write_digests
 
-FIRST = 100  # added to the priority of what the page's first sentence needs
+FIRST = 100  # added to the priority of runs for the page's first sentence
 
 
 @contextmanager
 def exits_with_message() -> Iterator[None]:
-    """Ends the process with one sentence for a wrong configuration or too little memory."""
+    """Ends the process with one sentence for a ConfigurationError or MemoryError in the block."""
     try:
         yield
     except ConfigurationError as error:
@@ -39,8 +39,8 @@ def exits_with_message() -> Iterator[None]:
 
 
 class Inputs:
-    """Files and resources of a sweep's planned runs. While it `is_read_only`, as in a dry run,
-    scratch files stand in for what is to be written."""
+    """Files and resources of a sweep's planned runs. While `is_read_only`, as in a dry run,
+    temporary files stand in for those that are still to be written."""
 
     def __init__(self, plans: Sequence[Plan], sweep: Sweep, is_read_only: bool) -> None:
         self.is_read_only = is_read_only
@@ -49,9 +49,9 @@ class Inputs:
         self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in plans]
         self._sweep = sweep
         self._states: dict[str, store.State] = {}
-        self._changed_at = cache(_changed_at)  # once for the many runs that share their sources
-        # What the page's first sentence needs, and files that say that a page of it was written,
-        # and the budget spent.
+        self._changed_at = cache(_changed_at)  # many runs share their sources
+        # Rows for the page's first sentence, and files that mark that its page was written and
+        # that the budget was spent.
         self.headline_rows = [f"{RESULTS}/{folder}/row.csv" for folder in sweep.headline]
         digest = f"{RESULTS}/plan/{sweep.digest}"
         self.first_page = f"{digest}.page"
@@ -59,38 +59,35 @@ class Inputs:
 
     @property
     def complete_rows(self) -> list[str]:
-        """The rows of planned runs that are there, whole."""
-        found = []
-        for path in self.rows():
-            if store.is_complete(Path(path), self._sweep.budget_min):
-                found.append(path)
-        return found
+        """Paths of the planned runs' rows that exist and are complete."""
+        budget_min = self._sweep.budget_min
+        return [path for path in self.rows() if store.is_complete(Path(path), budget_min)]
 
     def rows(self, wildcards: Any = None) -> list[str]:
-        """An input function: the row of every planned run; in a dry run not of those whose old
+        """Input function: the row of every planned run; in a dry run, without those whose archived
         results come back."""
         found = []
         for folder in self.runs:
-            if self._state(folder) is not store.State.RESTED:
+            if self._state(folder) is not store.State.ARCHIVED:
                 found.append(f"{RESULTS}/{folder}/row.csv")
         return found
 
     def planned(self, pattern: str) -> Callable[[Any], str]:
-        """An input function: the config of a run, as `pattern` says; in a dry run a stand-in of now
-        for a new one."""
+        """Input function: the config of a run, at the path that `pattern` gives. In a dry run, a
+        temporary file stands in for a new config."""
 
         def file(wildcards: Any) -> str:
             path = Path(pattern.format(**dict(wildcards.items())))
-            is_there = self._state(str(path.parent.relative_to(RESULTS))) is store.State.KEPT
-            if is_there:
+            folder = str(path.parent.relative_to(RESULTS))
+            if self._state(folder) is store.State.KEPT:
                 return str(path)
             return self._scratch("config.json", "")
 
         return file
 
     def previous(self, pattern: str) -> Callable[[Any], list[str]]:
-        """An input function: of a replicate, the row of the one before, so that a run that failed
-        is not repeated."""
+        """Input function: for a replicate, the row of the one before it, so that a failed run is
+        not repeated."""
 
         def files(wildcards: Any) -> list[str]:  # not `ancient`: see docs/upstream.md
             run = previous(wildcards.run)
@@ -101,8 +98,8 @@ class Inputs:
         return files
 
     def priority(self, measurement: Measurement) -> Callable[[Any], float]:
-        """Priority of a run: what others are joined with first, then round by round in an order of
-        the plan's seed."""
+        """Function for the priority of a run: measurements that others are joined with first, then
+        rounds of replicates, each shuffled by the plan's seed."""
 
         def number(wildcards: Any) -> float:
             run = str(wildcards.run)
@@ -117,8 +114,8 @@ class Inputs:
         return number
 
     def early(self, wildcards: Any) -> list[str]:
-        """An input function: the first page, where a sweep with a budget is to measure what it
-        needs."""
+        """Input function: the first page, if the sweep has a budget and rows for it are still to be
+        measured."""
         is_complete = all(
             store.is_complete(Path(row), self._sweep.budget_min) for row in self.headline_rows
         )
@@ -127,24 +124,25 @@ class Inputs:
         return [self.first_page]
 
     def refined(self, wildcards: Any) -> list[str]:
-        """An input function: a file that says that what a budget left was spent; none where all
-        rows are complete."""
+        """Input function: a file that marks that the rest of the budget was spent; empty if all
+        rows are complete, or without a budget."""
         is_wanted = Path(self._refined).exists() or len(self.complete_rows) < len(self.runs)
         if self._sweep.headline and is_wanted:
             return [self._refined]
         return []
 
     def manifests(self, wildcards: Any) -> list[str]:
-        """An input function: manifests of the planned experiments."""
+        """Input function: manifests of the planned experiments."""
         if not self.is_read_only:
             return self.planned_manifests
-        return [
-            self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) for plan in self.plans
-        ]
+        files = []
+        for plan in self.plans:
+            files.append(self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest))
+        return files
 
     def sources(self, step: str) -> Callable[[Any], list[str]]:
-        """An input function: a file of digests of a run's sources; many files a run take Snakemake
-        thrice as long."""
+        """Input function: one file with the digests of a run's sources, as many input files per run
+        slow Snakemake down threefold."""
 
         @cache
         def file(target: str | None, hardware: str) -> list[str]:
@@ -162,20 +160,21 @@ class Inputs:
         return files
 
     def resources(self, measurement: Measurement) -> Content:
-        """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster
-        to reserve."""
+        """Snakemake resources of a run: a GPU, or the whole CPU, if it measures a device; minutes
+        to reserve on a cluster."""
 
-        def of(name: str, wildcards: Any) -> Any:
+        def resource(name: str, wildcards: Any) -> Any:
             run = self.runs.get(folder_of(measurement.step, wildcards))
             return device_resources(run, str(wildcards.hardware)).get(name)
 
-        asked: Content = {"runtime": f"{measurement.runtime_min}m"}
+        resources: Content = {"runtime": f"{measurement.runtime_min}m"}
         if measurement.on_device:
-            asked |= {name: partial(of, name) for name in OF_DEVICE}
-        return asked
+            resources |= {name: partial(resource, name) for name in OF_DEVICE}
+        return resources
 
     def _state(self, folder: str) -> store.State:
-        """State of a run's folder for this plan; `as planned` once that is written."""
+        """State of a run's folder for this plan; KEPT once the plan is written, and for a folder
+        that is not planned."""
         if not self.is_read_only or folder not in self.runs:
             return store.State.KEPT
         if folder not in self._states:
@@ -185,7 +184,7 @@ class Inputs:
         return self._states[folder]
 
     def newest(self, run: Run) -> float:
-        """Time of the last change of a run's sources that counts."""
+        """Time of the last relevant change of a run's sources."""
         hardware = run.folder.partition(run.step)[0].rstrip("/")
         return self._changed_at(run.step, run.target, hardware)
 
@@ -195,7 +194,7 @@ class Inputs:
         return self._scratch(path.replace("/", ","), text)
 
     @cached_property
-    def _scratch_folder(self) -> Path:  # outside the project, as long as this process lives
+    def _scratch_folder(self) -> Path:  # outside the project, removed when this process ends
         stack = ExitStack()
         atexit.register(stack.close)
         return stack.enter_context(scratch())
@@ -208,7 +207,7 @@ class Inputs:
 
 
 def folder_of(name: str, wildcards: Any) -> str:
-    """Folder below the results of a run whose rule has this `name`."""
+    """Folder of a run, relative to the results, for a rule's `name`."""
     parts = (wildcards.get("hardware"), own_name(name), wildcards.get("run"))
     return "/".join(filter(None, parts))
 

@@ -1,5 +1,5 @@
-"""Keys of an experiment, their defaults, and choices of its groups: a file, a line of a table, a
-kernel or a device."""
+"""Keys of an experiment with their defaults, and the choices of groups, each a file, a line of a
+table, a kernel or a device."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ from mfulab.measurements.published import RECORDINGS
 from mfulab.measurements.registry import MEASUREMENTS, machine
 
 KERNELS = Path(mfulab.__file__).parent / "kernels"
-# Keys of these mappings are the user's own, so Hydra is told to add what is not there.
+# Mappings with keys of the user's own, which Hydra must be told to add.
 OPEN = ("model.arguments", "device.peak_tflop_s")
-# Fields of configs that are no keys: planning sets them.
+# Fields of configs that planning sets and users cannot.
 SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path", "trace_peaks"}
 
 
 def recording(name: str) -> str:
-    """The name of a recorded machine as given. Raises ValueError for one that is not there."""
+    """Validates the name of a recorded machine. Raises ValueError if there is no such recording."""
     names = sorted(path.parent.name for path in RECORDINGS.glob("*/recording.json"))
     if name not in names:
         raise ValueError(f"unknown. Choices: {', '.join(names) or f'none in {RECORDINGS}/'}")
@@ -101,21 +101,18 @@ class Asked(Closed):
     )
 
 
-# Every key of a composed experiment, whether one of its measurements reads the key or not.
-Experiment = create_model(
-    "Experiment",
-    __base__=Asked,
-    **{
-        name: (field.annotation, field)
-        for measurement in MEASUREMENTS.values()
-        for name, field in measurement.config.model_fields.items()
-        if name not in ("ceiling", "search", "trace")
-    },
-)  # type: ignore[call-overload]
+_FIELDS = dict[str, Any]()
+for _measurement in MEASUREMENTS.values():
+    for _name, _field in _measurement.config.model_fields.items():
+        if _name not in ("ceiling", "search", "trace"):
+            _FIELDS[_name] = (_field.annotation, _field)
+
+# All keys of a composed experiment, even those that none of its measurements reads.
+Experiment = create_model("Experiment", __base__=Asked, **_FIELDS)
 
 
 def group_model(annotation: Any) -> type[BaseModel] | None:
-    """The model of a key that holds keys, also of one that may be left out; None for a plain
+    """The model of a key that holds further keys, even if it is optional; None for a plain
     value."""
     kinds = (annotation, *get_args(annotation))
     for kind in kinds:
@@ -127,8 +124,8 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
 def find_field(
     model: type[BaseModel], where: Sequence[str]
 ) -> tuple[type[BaseModel] | None, FieldInfo | None]:
-    """The model that holds the last of the keys `where`, and its field there; None for what is not
-    there."""
+    """The model that holds the last of the nested keys `where`, and its field there; None for each
+    that does not exist."""
     *parents, last = where
     holder: type[BaseModel] | None = model
     for part in parents:
@@ -146,11 +143,12 @@ def find_field(
 
 
 def defaults(model: type[BaseModel] = Experiment) -> Content:
-    """Keys that have a default, nested as in the config; a key without one comes from a group's
+    """Keys with defaults, nested as in the config. Keys without one get their value from a group's
     choice."""
     keys: Content = {}
     for name, field in model.model_fields.items():
-        if (inner := group_model(field.annotation)) is not None:
+        inner = group_model(field.annotation)
+        if inner is not None:
             keys[name] = defaults(inner)
         elif not field.is_required() and name not in SET_BY_PLANNING:
             keys[name] = field.get_default()
@@ -158,21 +156,19 @@ def defaults(model: type[BaseModel] = Experiment) -> Content:
 
 
 def groups(folder: Path) -> set[str]:
-    """Names of the groups of the config tree `folder`."""
-    return {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".yaml"} - {
-        "config"
-    }
+    """Names of the groups in the config tree `folder`."""
+    paths = (path for path in folder.iterdir() if path.is_dir() or path.suffix == ".yaml")
+    return {path.stem for path in paths} - {"config"}
 
 
 def choices(folder: Path, group: str) -> list[str]:
-    """Names of a group's choices."""
-    return sorted(
-        {*derived(folder, group), *(path.stem for path in (folder / group).glob("*.yaml"))}
-    )
+    """Sorted names of a group's choices."""
+    files = {path.stem for path in (folder / group).glob("*.yaml")}
+    return sorted(files.union(derived(folder, group)))
 
 
 def derived(folder: Path, group: str) -> dict[str, Content]:
-    """Content of those choices of a group that have no file of their own."""
+    """Contents of a group's choices that have no file of their own."""
     table = folder / f"{group}.yaml"
     contents = dict[str, Content]()
     if group == "kernel":
@@ -189,7 +185,8 @@ def derived(folder: Path, group: str) -> dict[str, Content]:
 
 
 def content(folder: Path, group: str, name: str) -> Content:
-    """Content of a choice, from its line, module or file; Hydra's interpolations as they stand."""
+    """Content of a choice, from its line, module or file; Hydra's interpolations are not
+    resolved."""
     return derived(folder, group).get(name) or dict(load_yaml(folder / group / f"{name}.yaml"))
 
 
@@ -205,17 +202,14 @@ def _lines(table: Path, changed_ns: int) -> dict[str, Content]:
 
 @cache
 def _kernels() -> dict[str, Content]:
-    """Choices of kernel: modules with a class of their name that says what it `adds`; read, as
-    importing is slow."""
+    """Choices of kernels: modules with a class of the same name that declares what it `adds`. Read
+    from the text, as importing is slow."""
     kernels = {}
     for path in KERNELS.glob("[!_]*.py"):
         text = path.read_text(encoding="utf-8")
+        is_kernel = re.search(r"^    .*\badds\b.* = ", text, re.MULTILINE) is not None
         for name in re.findall(r"^class (\w+)\(", text, re.MULTILINE):
-            if name.lower() == path.stem.replace("_", "") and re.search(
-                r"^    .*\badds\b.* = ", text, re.MULTILINE
-            ):
-                kernels[path.stem] = {
-                    "name": path.stem,
-                    "_target_": f"mfulab.kernels.{path.stem}.{name}",
-                }
+            if is_kernel and name.lower() == path.stem.replace("_", ""):
+                target = f"mfulab.kernels.{path.stem}.{name}"
+                kernels[path.stem] = {"name": path.stem, "_target_": target}
     return kernels

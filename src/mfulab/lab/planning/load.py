@@ -1,5 +1,6 @@
-"""Plans of the experiments asked for, composed once and remembered; the Snakefile calls this while
-it is parsed. They are remembered in the user's own cache: a results folder may be a stranger's."""
+"""Plans of the requested experiments, composed once and cached; called while the Snakefile is
+parsed. They are cached in the user's own cache folder, as a results folder may come from a
+stranger."""
 
 import hashlib
 import json
@@ -26,15 +27,14 @@ from mfulab.lab.planning.runs import ENDINGS, Plan, all_runs, plan
 from mfulab.lab.planning.sources import PACKAGE, locate
 from mfulab.measurements.published import PUBLISHED
 
-# Else the workflow is another's module, or `mfulab run` is called without any.
+# False if the workflow is a module of another project, or `mfulab run` is used without a workflow.
 IS_CHECKOUT = Path("workflow/rules/measure.smk").is_file() and Path("scripts/run.py").is_file()
-# A tree that snakedeploy has copied counts as a checkout's does; a folder of something else does not.
+# A config tree copied by snakedeploy is used like a checkout's; an unrelated `config/` is not.
 CONFIG = Path("config") if Path("config/experiment/quickstart.yaml").is_file() else SHIPPED
 RESULTS = Path("results")
 PLANS = TypeAdapter(list[Plan])
-MOST_REMEMBERED = 100  # commands whose plans are kept
-# Code that plans are made by, in the package; kernels are among the choices, found by their
-# modules.
+MOST_REMEMBERED = 100  # commands whose plans are cached
+# Code of the package that plans depend on, including kernels, whose modules are choices.
 PLANNING = (
     "lab/planning/*.py",
     "core/**/*.py",
@@ -46,92 +46,81 @@ PLANNING = (
 
 @dataclass(frozen=True)
 class Planned:
-    """The plans of one command, and the file that remembers them."""
+    """The plans of one command, and the file that caches them."""
 
     plans: list[Plan]
-    memory: Path
+    cached: Path
 
     def remember(self) -> None:
-        """Writes the plans where the next command, and a cluster's jobs, find them; nothing where
-        the cache cannot be written."""
-        if _recall(self.memory):
+        """Caches the plans for the next command and for jobs on a cluster. Does nothing if the
+        cache cannot be written."""
+        if _read_plans(self.cached):
             return
         with suppress(ConfigurationError, OSError):
-            write_json(self.memory, PLANS.dump_python(self.plans))
-            kept = sorted(self.memory.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
-            for path in kept[:-MOST_REMEMBERED]:
+            write_json(self.cached, PLANS.dump_python(self.plans))
+            files = sorted(self.cached.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for path in files[:-MOST_REMEMBERED]:
                 path.unlink(missing_ok=True)
 
 
 def load(config: Values, folder: Path = CONFIG) -> Planned:
-    """Plans for Snakemake's config, remembered, as composing takes seconds. Raises
+    """Plans for Snakemake's config, from the cache if possible, as composing takes seconds. Raises
     ConfigurationError."""
-    return of_overrides(asked_of(config, folder), folder)
+    return of_overrides(overrides_of(config, folder), folder)
 
 
 def of_overrides(overrides: Sequence[str], folder: Path = CONFIG) -> Planned:
-    """Plans for Hydra's overrides, remembered as by `load`. Raises ConfigurationError."""
-    memory = _memory() / f"{_fingerprint(overrides, folder)}.json"
-    if plans := _recall(memory):
-        return Planned(plans, memory)
+    """Plans for Hydra's overrides, from the cache if possible. Raises ConfigurationError."""
+    plans_folder = platformdirs.user_cache_path(PACKAGE.name) / "plans"
+    cached = plans_folder / f"{_fingerprint(overrides, folder)}.json"
+    plans = _read_plans(cached)
+    if plans:
+        return Planned(plans, cached)
     from mfulab.lab.planning.composition import compose_experiments
 
-    plans = []
     for composition in compose_experiments(overrides, folder):
-        if (other := composition.base["on_gpu"]) and is_gpu(place(composition.base)[1]):
-            rest = []
-            for override in overrides:
-                if not override.startswith("experiment="):
-                    rest.append(override)
-            (composition,) = compose_experiments([*rest, f"experiment={other}"], folder)
-        plans.append(plan(composition, *place(composition.base)))
+        on_gpu = composition.base["on_gpu"]
+        if on_gpu and is_gpu(device_of(composition.base)[1]):
+            rest = [word for word in overrides if not word.startswith("experiment=")]
+            (composition,) = compose_experiments([*rest, f"experiment={on_gpu}"], folder)
+        plans.append(plan(composition, *device_of(composition.base)))
     for target in {run.target for run in all_runs(plans) if run.target}:
         locate(target)
-    return Planned(plans, memory)
+    return Planned(plans, cached)
 
 
-def asked_of(config: Values, folder: Path = CONFIG, typed: Values | None = None) -> list[str]:
-    """Hydra overrides of Snakemake's config for the config tree `folder`; `typed` is `--config`
-    alone."""
+def overrides_of(config: Values, folder: Path = CONFIG, typed: Values | None = None) -> list[str]:
+    """Hydra overrides of Snakemake's config for the config tree `folder`; `typed` is the part given
+    by `--config`."""
     is_whole_file = ROOT in config  # of a workflow that snakedeploy has deployed
-    shipped = None
-    if is_whole_file:
-        shipped = load_yaml(folder / "config.yaml")
+    shipped = load_yaml(folder / "config.yaml") if is_whole_file else None
     result = from_snakemake(config, shipped, typed)
-    return result + _of_slides(result)
-
-
-def _of_slides(overrides: Sequence[str]) -> list[str]:
-    """A lecture's slides are of recorded rows, unless an experiment is named."""
-    keys = {override.partition("=")[0] for override in overrides}
-    is_of_recordings = "report.text" in keys and "experiment" not in keys
-    if is_of_recordings:
-        return ["experiment=recorded"]
-    return []
+    keys = {override.partition("=")[0] for override in result}
+    # A lecture's slides show recorded rows unless an experiment is given.
+    if "report.text" in keys and "experiment" not in keys:
+        result.append("experiment=recorded")
+    return result
 
 
 def words_of(overrides: Sequence[str]) -> list[str]:
-    """Words of `--config` that ask for these overrides."""
+    """Words of Snakemake's `--config` for these overrides."""
     if overrides:
         return [f"overrides={shlex.join(overrides)}"]
     return []
 
 
 def script(name: str) -> str:
-    """The script `run` or `command` of a checkout in the current folder, else the package's."""
+    """Path of the script `run` or `command`: of a checkout in the current folder, or of the
+    package."""
     if IS_CHECKOUT:
         return f"scripts/{name}.py"
     files = {"run": "lab/runtime/run.py", "command": "__main__.py"}
     return str(PACKAGE / files[name])
 
 
-def _memory() -> Path:
-    return platformdirs.user_cache_path(PACKAGE.name) / "plans"
-
-
-def place(base: Values) -> tuple[str, str, Mapping[str, Said], float | None]:
-    """(hardware slug, device type, emulated formats with the reasons, a GPU's bytes or None) of a
-    composed config."""
+def device_of(base: Values) -> tuple[str, str, Mapping[str, Said], float | None]:
+    """Device of a composed config: hardware slug, device type, emulated formats with the reasons,
+    and memory bytes of a GPU or None."""
     hardware = base["hardware"]
     device = base["device"]["type"]
     check(device)
@@ -142,9 +131,9 @@ def place(base: Values) -> tuple[str, str, Mapping[str, Said], float | None]:
 
 
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
-    """Digest of all that a plan is made from: config tree, planning code, overrides, the machine
-    unless given."""
-    here = str(Path.cwd())  # where a user's own modules and files are looked for
+    """Digest of all that a plan depends on: config tree, planning code, overrides, and the machine
+    unless another is given."""
+    here = str(Path.cwd())  # a user's own modules and files are searched there
     tree = digests(folder, ".yaml")
     parts = [here, *overrides, *_machine(overrides), *tree, *_traces(overrides)]
     digest = hashlib.sha256(json.dumps(parts).encode())
@@ -157,14 +146,14 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
 
 
 def _machine(overrides: Sequence[str]) -> list[str]:
-    """Facts that a plan takes from this machine; none where another one is given."""
+    """Facts of this machine that a plan depends on; empty if another machine is given."""
     if any(override.startswith("hardware=") for override in overrides):
         return []
     return [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
 
 
 def _traces(overrides: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Path, size and time of each trace: one that came, went or changed makes another plan."""
+    """Path, size and time of each trace, as any change of them makes another plan."""
     found = list[tuple[str, int, int]]()
     for override in overrides:
         key, _, words = override.partition("=")
@@ -178,7 +167,8 @@ def _traces(overrides: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _recall(path: Path) -> list[Plan]:
+def _read_plans(path: Path) -> list[Plan]:
+    """Cached plans; empty if there are none."""
     try:
         return PLANS.validate_json(read_text(path))
     except (FileNotFoundError, ValueError):

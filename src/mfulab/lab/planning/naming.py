@@ -1,4 +1,4 @@
-"""Readable, stable names of runs: every axis of the measurement, then what differs from the
+"""Readable, stable names of runs: all axes of the measurement, then the keys that differ from their
 defaults."""
 
 import hashlib
@@ -14,7 +14,7 @@ from mfulab.core.parts import Content, Values
 from mfulab.timing.pace import SHORT
 
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
-# Named where they differ from their defaults.
+# Keys that are in a name only if they differ from their defaults.
 TUNABLE = (
     "search",
     "timing",
@@ -27,18 +27,17 @@ TUNABLE = (
     "transfers",
     "load_time_s",
 )
-# Seconds of the section timing of a process that is one of many: named by one word.
-SHORT_TIMES = [
-    {f"timing.{key}": value for key, value in times.items()}
-    for by_step in SHORT.values()
-    for times in by_step.values()
-]
-# As it is typed where `make` installed it and nothing was activated.
+# Timing keys of a process that is one of many: a name has the one word "short" for them.
+SHORT_TIMES = list[Content]()
+for _by_step in SHORT.values():
+    for _times in _by_step.values():
+        SHORT_TIMES.append({f"timing.{key}": value for key, value in _times.items()})
+# The command to type if `make` installed it and the virtual environment is not active.
 OF_MAKE = Path(".venv/bin/snakemake")
 SNAKEMAKE = str(OF_MAKE) if OF_MAKE.exists() and not shutil.which("snakemake") else "snakemake"
 MEASURE = f"{SNAKEMAKE} --cores 1 report"
 WORKFLOWS = (Path("Snakefile"), Path("workflow/Snakefile"))
-NO_RUNS = ("report.", "budget_min")  # how the keys begin that no run reads
+NO_RUNS = ("report.", "budget_min")  # prefixes of keys that no run reads
 UNNAMED = (
     "device.name",
     "device.type",
@@ -50,33 +49,34 @@ UNNAMED = (
 
 
 def has_workflow() -> bool:
-    """True where the current folder is a checkout, or has the workflow as a module."""
+    """True if the current folder is a checkout, or uses the workflow as a module."""
     return any(path.is_file() for path in WORKFLOWS)
 
 
 def measures() -> str:
-    """The command that measures in the current folder: without a workflow one run of the
-    package."""
+    """The command that measures in the current folder; without a workflow, the one for a single
+    run."""
     if has_workflow():
         return MEASURE
     return "mfulab run profile_step model=gpt2"
 
 
 def in_language(command: str, language: str) -> str:
-    """A command that measures or draws, with the key that keeps its page in `language`."""
+    """A command that measures or draws, with the key that sets the page's language added."""
     if language == "en":
         return command
     key = f"report.language={language}"
-    if overrides := re.search(r"overrides=(?:'([^']*)'|(\S+))", command):
-        given = overrides[1] or overrides[2]
-        return command.replace(overrides[0], f"overrides='{given} {key}'", 1)
+    overrides = re.search(r"overrides=(?:'([^']*)'|(\S+))", command)
+    if overrides:
+        value = overrides[1] or overrides[2]
+        return command.replace(overrides[0], f"overrides='{value} {key}'", 1)
     option = "" if " --config " in command else " --config"
     return f"{command}{option} overrides={key}"
 
 
 def run_name(config: StepConfig, dotted: Values) -> str:
-    """`model=resnet18,batch_size=8,…`; `dotted` holds nested keys that were swept or set by the
-    user."""
+    """Name of a run: `model=resnet18,batch_size=8,…`. `dotted` holds nested keys that were swept or
+    set by the user."""
     values: Content = {}
     for axis in config.axes:
         value = getattr(config, axis)
@@ -93,9 +93,10 @@ def run_name(config: StepConfig, dotted: Values) -> str:
                 del values[key]
             values["timing"] = "short"
             break
-    name = ",".join(f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED)
+    parts = [f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED]
+    name = ",".join(parts)
     if len(name.encode()) > LONGEST:
-        # Each part between commas stays key=value: keep_commas.
+        # Each part between commas must stay key=value, see `keep_commas`.
         kept = name[: LONGEST - 13].rpartition(",")[0]
         name = f"{kept}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     return name or "all"
@@ -120,22 +121,27 @@ def _tuned(config: StepConfig) -> Content:
 
 
 def short(run: str) -> str:
-    """A run's name without its keys, which its values make plain, and without how long it was
-    measured.
+    """A run's name without the keys that its values make clear, and without the timing.
 
     >>> short("kernel=torch,size=64,timing.windows=2,parallel.processes=2")
     'torch 64 processes=2'
     """
-    parts = (part.partition("=") for part in run.split(",") if not part.startswith("timing"))
-    return " ".join(
-        f"{key.rpartition('.')[2]}={value}" if "." in key else value or key
-        for key, _, value in parts
-    )
+    words = []
+    for part in run.split(","):
+        if part.startswith("timing"):
+            continue
+        key, _, value = part.partition("=")
+        if "." in key:
+            last_key = key.rpartition(".")[2]
+            words.append(f"{last_key}={value}")
+        else:
+            words.append(value or key)
+    return " ".join(words)
 
 
 def _text(value: Any) -> str:
-    """A value as part of a file name: lists joined by x, anything unusual replaced, then with a
-    hash."""
+    """A value as part of a file name: lists joined by x. If unusual characters had to be replaced,
+    a hash is added."""
     if isinstance(value, list | tuple):
         value = "x".join(map(str, value))
     text = str(value)

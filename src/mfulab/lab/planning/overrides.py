@@ -1,4 +1,5 @@
-"""Snakemake's config, of `--config`, of a `--configfile` or of a module, as overrides for Hydra."""
+"""Converts Snakemake's config, from `--config`, a `--configfile` or a module, to overrides for
+Hydra."""
 
 import json
 import re
@@ -11,9 +12,9 @@ from mfulab.core.parts import Content, Values
 from mfulab.core.said import Numbers, Said
 from mfulab.lab.planning.keys import OPEN, Experiment, find_field
 
-# Text that Hydra reads as it stands, also within a list.
+# Text that Hydra reads without quotes, also within a list.
 _PLAIN = re.compile(r"[\w./:%+@-]+( [\w./:%+@-]+)*")
-ROOT = "defaults"  # the list that only the root of a config tree has
+ROOT = "defaults"  # key of a list that only the root of a config tree has
 
 
 def from_snakemake(
@@ -21,25 +22,27 @@ def from_snakemake(
     shipped: Values | None = None,
     typed: Values | None = None,
 ) -> list[str]:
-    """Hydra overrides of Snakemake's config. A list is a sweep, but of a key whose value is a list.
+    """Hydra overrides for Snakemake's config. A list is a sweep, unless the value of its key is a
+    list.
 
     Args:
         config: keys as `--config` or a file gives them. A mapping holds nested keys, and the text
             `overrides="a.b=1 …"` dotted ones.
-        shipped: content of the config tree's own `config.yaml`. Where `config` is that file with
-            changes, as of a workflow that snakedeploy has deployed, the changes alone count.
-        typed: what of `config` stood in the command, which counts also where it changes nothing.
+        shipped: content of the config tree's own `config.yaml`. If `config` is a changed copy of
+            that file, as in a workflow that snakedeploy has deployed, only the changes count.
+        typed: the part of `config` that was given on the command line, which counts even if it
+            changes nothing.
     """
-    asked = dict(config)
-    if ROOT in asked:
-        del asked[ROOT]
-        named = {}
+    keys = dict(config)
+    if ROOT in keys:
+        del keys[ROOT]
+        still_typed = {}
         for key, value in (typed or {}).items():
-            if asked.get(key) == value:
-                named[key] = value
-        asked = {**_changed(asked, shipped or {}), **named}
+            if keys.get(key) == value:
+                still_typed[key] = value
+        keys = {**_changed(keys, shipped or {}), **still_typed}
     result = list[str]()
-    for key, value in asked.items():
+    for key, value in keys.items():
         if key == "overrides":
             result += _words(value)
         else:
@@ -48,13 +51,14 @@ def from_snakemake(
 
 
 def _changed(given: Values, shipped: Values) -> Content:
-    """The keys of `given` whose values differ from those in `shipped`, nested as they are."""
+    """The keys of `given` whose values differ from those in `shipped`, with the same nesting."""
     result = Content()
     for key, value in given.items():
         if key not in shipped:
             result[key] = value
         elif isinstance(value, Mapping) and isinstance(shipped[key], Mapping):
-            if changed := _changed(value, shipped[key]):
+            changed = _changed(value, shipped[key])
+            if changed:
                 result[key] = changed
         elif value != shipped[key]:
             result[key] = value
@@ -70,23 +74,23 @@ def _words(text: Any) -> list[str]:
 
 
 def _overrides(key: str, value: Any) -> Iterator[str]:
-    """The override of a key, or one for each key that its mapping holds."""
+    """Yields the override of a key, or one for each key nested in it."""
     if isinstance(value, Mapping) and value and key not in OPEN:
         for name, content in value.items():
             yield from _overrides(f"{key}.{name}", content)
     elif isinstance(value, Mapping) and value:
         for name, content in value.items():
-            yield f"{key}.{name}={_written(content)}"
+            yield f"{key}.{name}={_in_grammar(content)}"
     elif isinstance(value, list) and _is_sweep(key, value):
-        yield f"{key}={','.join(map(_written, value))}"
-    elif isinstance(value, str):  # as it is typed: `1,2,4`, `glob(numba_*)`
+        yield f"{key}={','.join(map(_in_grammar, value))}"
+    elif isinstance(value, str):  # unchanged, such as `1,2,4` and `glob(numba_*)`
         yield f"{key}={value}"
     else:
-        yield f"{key}={_written(value)}"
+        yield f"{key}={_in_grammar(value)}"
 
 
 def _is_sweep(key: str, value: Sequence[Any]) -> bool:
-    """True for a list of values, each for runs of its own; false for a list that is one value."""
+    """True for a list with one value per run; False for a list that is itself one value."""
     if not value:
         return False
     if not _holds_list(key):
@@ -108,12 +112,13 @@ def _is_list(annotation: Any) -> bool:
     return any(map(_is_list, get_args(annotation)))
 
 
-def _written(value: Any) -> str:
-    """A value within a list or mapping in Hydra's grammar."""
+def _in_grammar(value: Any) -> str:
+    """A value within a list or mapping, in Hydra's grammar."""
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_written(content)}' for key, content in value.items())}}}"
+        items = [f"{key}:{_in_grammar(content)}" for key, content in value.items()]
+        return f"{{{','.join(items)}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(_written, value))}]"
+        return f"[{','.join(map(_in_grammar, value))}]"
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, str) and not _PLAIN.fullmatch(value):

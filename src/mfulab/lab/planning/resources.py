@@ -1,7 +1,5 @@
-"""Demands of a run on the machine that Snakemake sends it to, and on the worker that it is forked
-from."""
+"""Resources that Snakemake reserves for a run, and modules that the warm worker imports for it."""
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping
 
 from mfulab.core.json_text import parse_json
@@ -16,20 +14,22 @@ OF_DEVICE = ("gpu", "cpu_measurement", "nodes", "tasks", "tasks_per_gpu", "mpi")
 
 
 def imported(configs: Collection[str]) -> list[str]:
-    """Names what runs with these configs import beside torch, as `server.modules_for`."""
+    """Names of what runs with these configs import in addition to torch, in the form that
+    `server.modules_for` takes."""
     names = set[str]()
     architectures = set[str]()
-    for group in itertools.chain.from_iterable(_groups(parse_json(text)) for text in configs):
-        names.update(_frameworks(group))
-        arguments = group.get("arguments") or {}
-        if group.get("_target_") == BUILD and "architecture" in arguments:
-            architectures.add(f"transformers:{arguments['architecture']}")
+    for text in configs:
+        for group in _groups(parse_json(text)):
+            names.update(_frameworks(group))
+            arguments = group.get("arguments") or {}
+            if group.get("_target_") == BUILD and "architecture" in arguments:
+                architectures.add(f"transformers:{arguments['architecture']}")
     order = ("jax", "tensorflow", "transformers", "dynamo")
     return [*(name for name in order if name in names), *sorted(architectures)]
 
 
 def _groups(config: Values) -> Iterator[Values]:
-    """A run's config and all groups in it."""
+    """Yields a run's config and all groups in it."""
     yield config
     for value in config.values():
         if isinstance(value, Mapping):
@@ -37,8 +37,8 @@ def _groups(config: Values) -> Iterator[Values]:
 
 
 def _frameworks(group: Values) -> Iterator[str]:
-    """Modules that a group of a run's config imports beside torch; a model from elsewhere may import
-    anything."""
+    """Yields what a group of a run's config imports in addition to torch. A user's own model may
+    need transformers."""
     mode = group.get("mode")
     if isinstance(mode, str):
         yield from filter(mode.startswith, ("jax", "tensorflow"))
@@ -50,21 +50,19 @@ def _frameworks(group: Values) -> Iterator[str]:
 
 
 def _is_light(target: str) -> bool:
-    """True for a class of torch, or of ours that needs no library beside it."""
+    """True for a class of torch, or of this package if it needs no other library."""
     return target.startswith(("torch.", "mfulab.")) and not target.startswith(TRANSFORMERS)
 
 
 def device_resources(run: Run | None, hardware: str) -> Content:
-    """Resources of a run on a device, of those that `OF_DEVICE` names."""
-    config = {}
-    if run:
-        config = parse_json(run.text)
-    jointly = config.get("parallel") or {}
-    processes = jointly.get("processes", 1)
-    nodes = jointly.get("nodes", 1)
+    """Snakemake resources of a run on a device, named as in `OF_DEVICE`."""
+    config = parse_json(run.text) if run else {}
+    parallel = config.get("parallel") or {}
+    processes = parallel.get("processes", 1)
+    nodes = parallel.get("nodes", 1)
     on_gpu = is_gpu(kind_of(hardware))
     values: Content = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
-    if nodes > 1:  # a task a process; `mpi` has the job start them itself, by srun
+    if nodes > 1:  # one task per process; `mpi` lets the job start them itself, by srun
         values["nodes"] = nodes
         values["tasks"] = processes
         values["tasks_per_gpu"] = int(on_gpu) or None

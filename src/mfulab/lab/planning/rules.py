@@ -1,8 +1,8 @@
-"""Names of the workflow's rules, also where another project's module gives each a prefix."""
+"""Names of the workflow's rules, also if another project's module prefixes them."""
 
 from mfulab.measurements.registry import MEASUREMENTS
 
-# Rules that measure nothing: they have no number, and a checkpoint adds to them.
+# Rules that measure nothing. Progress does not count them, since a checkpoint adds further ones.
 UNCOUNTED = {
     "all",
     "figure",
@@ -20,7 +20,7 @@ RULES = UNCOUNTED.union(MEASUREMENTS)
 
 
 def own_name(name: str) -> str:
-    """Name of a rule as our files have it: `page` of the `mfulab_page` that `use rule * from mfulab
-    as mfulab_*` makes; another project's own rules keep theirs."""
-    alike = [rule for rule in RULES if name == rule or name.endswith(f"_{rule}")]
-    return max(alike, key=len, default=name)
+    """Name of a rule in this workflow: `page` for `mfulab_page`, which `use rule * from mfulab as
+    mfulab_*` makes. Another project's own rules keep their names."""
+    matches = [rule for rule in RULES if name == rule or name.endswith(f"_{rule}")]
+    return max(matches, key=len, default=name)

@@ -1,5 +1,5 @@
-"""Runs of an experiment: a run is a measurement with the part of the config that it reads, and the
-rows it joins."""
+"""Runs of an experiment. A run is a measurement with the part of the config that it reads, and the
+rows that it is joined with."""
 
 from __future__ import annotations
 
@@ -33,36 +33,30 @@ from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.timing.pace import SHORT
 
-if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
+if TYPE_CHECKING:  # at run time it would import Hydra, which a cached plan does not need
     from mfulab.lab.planning.composition import Composition
 
 MEMORY = "memory"
 REPLICATES = ByKind(cpu=3, gpu=2)
-SMALL_BYTES = 24e9  # of a GPU's memory: below it a batch that fills a large device does not fit
-CEILING_REPLICATES = ByKind(
-    cpu=4, gpu=2
-)  # every MFU divides by a ceiling, and a CPU's is the best of its processes
-EXAMPLE = "examples/small_cnn.pt.trace.json.gz"  # shipped, and read where no trace is given
-ENDINGS = (
-    ".json",
-    ".json.gz",
-    ".sqlite",
-    ".xplane.pb",
-)  # as mfulab.measurements.read_trace.reader, without numpy
+SMALL_BYTES = 24e9  # GPU memory below which a batch that fills a large device does not fit
+# Every MFU is divided by a ceiling; a CPU's ceiling is the best of its processes.
+CEILING_REPLICATES = ByKind(cpu=4, gpu=2)
+EXAMPLE = "examples/small_cnn.pt.trace.json.gz"  # read if no trace is given
+# As in mfulab.measurements.read_trace.reader, which imports numpy.
+ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run: its measurement (`step`), name, folder, config as `text`, and what its row
-    is joined with."""
+    """A planned run: its measurement (`step`), name, folder relative to the results, config as JSON
+    text, and the runs that it is joined with."""
 
     step: str
     name: str
     folder: str
     text: str
-    needs: Mapping[str, str] = field(
-        default_factory=dict
-    )  # flops, compute, memory: the folder of each run to join
+    # Folder of each run to join with: keys are flops, compute and memory.
+    needs: Mapping[str, str] = field(default_factory=dict)
     target: str | None = None  # dotted path of the model or kernel that the run measures
 
     @property
@@ -71,14 +65,14 @@ class Run:
         return parse_json(self.text)
 
     def replicate(self, number: int) -> Run:
-        """The process of this run with that number, as a plan of as many would hold it."""
+        """Replicate `number` of this run, as a plan with that many replicates holds it."""
         text = config_text({**self.config, "replicate": number})
         name = numbered(base_name(self.name), number)
         folder = numbered(base_name(self.folder), number)
         return replace(self, name=name, folder=folder, text=text)
 
     def halved(self) -> Run:
-        """Run with half its batch, as it is tried where the whole one does not fit."""
+        """The run with half its batch size, which is tried if the full batch does not fit."""
         text = config_text({**self.config, "batch_size": max(1, self.config["batch_size"] // 2)})
         return replace(self, name=halved(self.name), folder=halved(self.folder), text=text)
 
@@ -87,40 +81,44 @@ class Run:
         """Entry in the manifest: folder, digest of the config, and folders of the rows to join with
         this one."""
         ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
-        entry = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}"}
+        flops_folder = ceilings.pop("flops", None)
+        entry: Content = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}"}
         entry["config_digest"] = identity(self.step, self.text)
-        joined = {"flops_folder": ceilings.pop("flops", None), "ceilings": ceilings}
-        return entry | {key: folders for key, folders in joined.items() if folders}
+        if flops_folder:
+            entry["flops_folder"] = flops_folder
+        if ceilings:
+            entry["ceilings"] = ceilings
+        return entry
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Runs of one experiment on one device, and what was left out for what reason."""
+    """Runs of one experiment on one device, and the excluded ones with the reasons."""
 
     experiment: str
     hardware: str
     runs: Sequence[Run]
     excluded: Sequence[Mapping[str, str]]
     language: str = "en"  # of the report; no run reads it
-    overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
-    seed: int = 0  # of the order in which replicates are measured
-    time_limit_s: float = 0  # of runs of whose config it is no part; 0: the default
-    shown: str = "planned"  # by the report: these runs, or all that were ever measured
+    overrides: Sequence[str] = ()  # by the user, without the experiment
+    seed: int = 0  # for the order in which replicates are measured
+    time_limit_s: float = 0  # for runs whose config has none; 0: the default
+    shown: str = "planned"  # rows in the report: `planned`, or `all` that were ever measured
     text: str | None = None  # of the seminar, whose slides are drawn
-    recorded: str | None = None  # machine that the report shows alone, without a run
+    recorded: str | None = None  # the only machine in the report, without any run
     budget_min: float | None = None  # of wall time; no run reads it
-    first: Sequence[
-        Sequence[str]
-    ] = ()  # folders of the runs that each rule of the key `first` holds for
+    # Folders of the runs that match each rule of the key `first`.
+    first: Sequence[Sequence[str]] = ()
 
     @property
     def manifest_path(self) -> str:
-        """Path of the manifest, below the results."""
+        """Path of the manifest, relative to the results."""
         return f"{self.hardware}/plan/{self.experiment}.json"
 
     @property
     def manifest(self) -> str:
-        """JSON for the tables: each run's row, config and joins; `overrides` are for recordings."""
+        """JSON for the tables: each run's row, config and joins. Recordings keep the
+        `overrides`."""
         values = {
             "experiment": self.experiment,
             "hardware": self.hardware,
@@ -143,18 +141,19 @@ def plan(
     emulated: Container[str] = (),
     memory_bytes: float | None = None,
 ) -> Plan:
-    """Expands a composed experiment into validated runs on a device of kind `device`. Raises
-    ConfigurationError."""
+    """Expands a composed experiment into validated runs on a device of kind `device` (cpu, gpu).
+    `emulated` are formats that the device only emulates. Raises ConfigurationError for an invalid
+    run."""
     planner = _Planner(composed, hardware, device, emulated, memory_bytes)
     base = composed.base
     report = base["report"]
-    for step in () if report.get("recorded") else base["steps"]:
+    steps = [] if report.get("recorded") else base["steps"]
+    for step in steps:
         for combination in planner.combinations(step):
             planner.add(step, combination)
     if planner.runs:
-        planner.append(
-            "environment", _validated("environment", {"device": planner.base["device"]}), {}
-        )
+        environment = _validated("environment", {"device": planner.base["device"]})
+        planner.append("environment", environment, {})
     limits = [value.content for value in composed.axes.get("timing.time_limit_s", ())]
     return Plan(
         composed.experiment,
@@ -168,7 +167,8 @@ def plan(
         shown=report["rows"],
         text=report.get("text"),
         recorded=report.get("recorded"),
-        budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
+        # Rounded as rows state it.
+        budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),
         first=[folders for _, folders in planner.first],
     )
 
@@ -177,12 +177,12 @@ def plan(
 class Combination:
     """One value of each axis of a measurement."""
 
-    labels: dict[str, str]  # what exclusions and the key `first` ask
+    labels: dict[str, str]  # that the rules of the keys `exclude` and `first` match
     dotted: Content  # nested keys, for the run's name
     content: Content  # the config
 
-    def of_traces(self) -> Iterator[Combination]:
-        """Copies of the combination, one for each trace that it reads."""
+    def for_each_trace(self) -> Iterator[Combination]:
+        """Yields a copy of the combination for each trace that it reads."""
         for trace in traces(self.content["trace"]):
             labels = {**self.labels, "trace": trace["name"]}
             yield Combination(labels, self.dotted, {**self.content, "trace": trace})
@@ -199,43 +199,41 @@ class _Planner:
     excluded: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # What conditions may ask of the device.
-        self.of_device = {"device": self.device, "hardware": self.hardware}
-        self.of_device["best_16_bit"] = "fp16" if "bf16" in self.emulated else "bf16"
-        self.of_device["is_small"] = str(
-            self.memory_bytes is not None and self.memory_bytes < SMALL_BYTES
-        )
-        # A format that the user named is measured in full.
-        named = any(override.startswith("precision") for override in self.composition.overrides)
-        self.sweeps_precision = "precision" in self.composition.axes and not named
+        # Facts of the device that rules may match.
+        is_small = self.memory_bytes is not None and self.memory_bytes < SMALL_BYTES
+        self.device_labels = {
+            "device": self.device,
+            "hardware": self.hardware,
+            "best_16_bit": "fp16" if "bf16" in self.emulated else "bf16",
+            "is_small": str(is_small),
+        }
+        # Rules do not exclude an emulated format that the user named.
+        is_named = any(word.startswith("precision") for word in self.composition.overrides)
+        self.sweeps_precision = "precision" in self.composition.axes and not is_named
         base = self.composition.base
-        # Each rule of the key `first`, with the folders of the runs for which it holds.
+        # Each rule of the key `first`, with the folders of the runs that match it.
         self.first: list[tuple[Values, list[str]]] = [(rule, []) for rule in base.get("first", ())]
-        # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure
-        # what it divides.
-        self.peaks = {**base["device"], "name": self.device, "type": self.device}
-        device = {**self.peaks, "peak_tflop_s": {}}
-        given_peaks = self.peaks["peak_tflop_s"]
+        # Only ceilings keep a given peak: it is a denominator, so that a change of it must not
+        # measure the numerators again.
+        self.device_with_peaks = {**base["device"], "name": self.device, "type": self.device}
+        device = {**self.device_with_peaks, "peak_tflop_s": {}}
+        given_peaks = self.device_with_peaks["peak_tflop_s"]
         self.base: Content = {**base, "device": device, "trace_peaks": given_peaks}
         self.short = SHORT[self.device] if base.get("short_processes") else {}
 
     def combinations(self, step: str) -> Iterator[Combination]:
-        """Combinations of a measurement's axes."""
+        """Yields all combinations of a measurement's axes."""
         fields = MEASUREMENTS[step].config.model_fields
-        every = self.composition.axes.items()
         axes = {}
-        for key, values in every:
+        for key, values in self.composition.axes.items():
             if key.split(".")[0] in fields:
                 axes[key] = values
         base = self._base_of(step)
-        common = {}
-        for key, choice in self.composition.choices.items():
-            if key in fields:
-                common[key] = choice
+        common = pick_present(self.composition.choices, fields)
         for key, value in base.items():
             if not isinstance(value, dict):
                 common[key] = str(value)
-        common |= self.of_device
+        common |= self.device_labels
         for values in itertools.product(*axes.values()):
             labels = dict(common)
             dotted = dict(self.composition.fixed)
@@ -249,31 +247,30 @@ class _Planner:
                 labels["emulated"] = str(_format(content["precision"]) in self.emulated)
             combination = Combination(labels, dotted, content)
             if step == "read_trace":
-                yield from combination.of_traces()
+                yield from combination.for_each_trace()
             else:
                 yield combination
 
     def _base_of(self, step: str) -> Content:
-        """The part of the base config that a measurement reads, with the times of its pace."""
+        """The part of the base config that a measurement reads, with the times of short processes
+        filled in."""
         fields = MEASUREMENTS[step].config.model_fields
         base = pick_present(self.base, fields)
         if "timing" in base:
-            given = {}
-            for key, value in base["timing"].items():
-                if value is not None:
-                    given[key] = value
-            base["timing"] = {**base["timing"], **self.short.get(step, {}), **given}
+            timing = base["timing"]
+            given = {key: value for key, value in timing.items() if value is not None}
+            base["timing"] = {**timing, **self.short.get(step, {}), **given}
         return base
 
     def add(self, step: str, combination: Combination) -> None:
-        """Adds the runs of a combination and what they are joined with, or notes why not."""
+        """Adds the runs of a combination and those to join with, or records why it is excluded."""
         content = combination.content
         dotted = combination.dotted
         because = self._why_excluded(combination.labels)
         try:
             config = _validated(step, content)
         except ConfigurationError:
-            if because:  # what cannot be a run at all is left out without a word
+            if because:  # an invalid combination that is excluded anyway is not reported
                 return
             raise
         if because:
@@ -281,7 +278,7 @@ class _Planner:
             self.excluded[f"{step}/{name}"] = {"step": step, "run": name, "because": because}
             return
         processes = 1
-        if "replicate" in type(config).model_fields:  # of others, no machine disturbs the result
+        if "replicate" in type(config).model_fields:  # other results do not depend on the machine
             processes = self.base["replicates"] or REPLICATES[self.device]
         needs = self._add_needs(config, content, dotted)
         folder = self.append(step, config, dotted, needs, processes)
@@ -297,7 +294,7 @@ class _Planner:
         return ""
 
     def _add_needs(self, config: StepConfig, content: Values, dotted: Values) -> dict[str, str]:
-        """Adds the runs that a run is joined with; gives the folder of each."""
+        """Adds the runs that a run is joined with; returns their folders."""
         needs = {}
         if isinstance(config, ProfileStepConfig):
             counted = pick_all(content, MEASUREMENTS["count_flops"].config.model_fields)
@@ -316,7 +313,7 @@ class _Planner:
         content = {
             "ceiling": precision["name"] if precision else MEMORY,
             "precision": precision,
-            "device": self.peaks,
+            "device": self.device_with_peaks,
         }
         if self.short and is_gpu(self.device):
             content |= {"search": "quick"}
@@ -334,24 +331,25 @@ class _Planner:
         needs: Values | None = None,
         processes: int = 1,
     ) -> str:
-        """Adds a run per replicate, skipping existing ones; gives the folder of the first."""
+        """Adds a run per replicate unless it exists; returns the folder of the first."""
         name = run_name(config, dotted)
-        place = f"{self.hardware}/{step}" if config.on_device else step
+        parent = f"{self.hardware}/{step}" if config.on_device else step
         for replicate in range(1, processes + 1):
             run = numbered(name, replicate)
-            if (folder := f"{place}/{run}") not in self.runs:
-                content = config.model_dump(mode="json", by_alias=True)
-                if replicate > 1:
-                    content |= {"replicate": replicate}
-                measured = content.get("model") or content.get("kernel") or {}
-                self.runs[folder] = Run(
-                    step, run, folder, config_text(content), needs or {}, measured.get("_target_")
-                )
-        return f"{place}/{name}"
+            folder = f"{parent}/{run}"
+            if folder in self.runs:
+                continue
+            content = config.model_dump(mode="json", by_alias=True)
+            if replicate > 1:
+                content |= {"replicate": replicate}
+            measured = content.get("model") or content.get("kernel") or {}
+            target = measured.get("_target_")
+            self.runs[folder] = Run(step, run, folder, config_text(content), needs or {}, target)
+        return f"{parent}/{name}"
 
 
 def config_text(content: Values) -> str:
-    """A run's config as its file holds it."""
+    """A run's config as JSON text, as in its file."""
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
@@ -360,8 +358,8 @@ def _format(precision: Mapping[str, Any]) -> str | None:
 
 
 def holds(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """True if each condition of a rule, patterns or lists of them, holds; never for an axis that is
-    not read."""
+    """True if every condition of a rule, a pattern or a list of patterns, matches the label of its
+    axis. False if the measurement does not read an axis of the rule."""
 
     def is_met(key: str, wanted: Any) -> bool:
         patterns = wanted if isinstance(wanted, list) else [wanted]
@@ -371,35 +369,36 @@ def holds(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def traces(given: str | None) -> Iterator[dict[str, str]]:
-    """Name, path and digest of each file that `trace` means. Raises ConfigurationError if no file
-    matches."""
+    """Name, path and digest of each file that `trace` means; the shipped example if it is empty.
+    Raises ConfigurationError if no file matches."""
     if not given:
         if not Path(EXAMPLE).exists():
             raise ConfigurationError(of_source(f"trace={given}", Said("give_traces")))
         say(in_words(Said("example_trace_read", {"file": EXAMPLE})), file=sys.stderr)
         given = EXAMPLE
-    if not (paths := found_files(str(given), ENDINGS)):
-        none = Said("no_file_there", {"endings": ", ".join(ENDINGS)})
-        raise ConfigurationError(of_source(f"trace={given}", none))
-    endings = [next(filter(path.name.endswith, ENDINGS), path.suffix) for path in paths]
-    stems = [
-        path.name.removesuffix(end).removesuffix(".pt.trace")
-        for path, end in zip(paths, endings, strict=True)
-    ]
+    paths = found_files(str(given), ENDINGS)
+    if not paths:
+        no_file = Said("no_file_there", {"endings": ", ".join(ENDINGS)})
+        raise ConfigurationError(of_source(f"trace={given}", no_file))
+    stems = list(map(_trace_stem, paths))
     counts = Counter(stems)
     for path, stem in zip(paths, stems, strict=True):
-        name = re.sub(
-            r"[^A-Za-z0-9_.\-]", "-", stem if counts[stem] == 1 else f"{path.parent.name}-{stem}"
-        )
+        unique = stem if counts[stem] == 1 else f"{path.parent.name}-{stem}"
+        safe = re.sub(r"[^A-Za-z0-9_.\-]", "-", unique)
         try:
             content = digest(path)
         except (FileNotFoundError, UnreadableError) as error:
             raise ConfigurationError(of_source(f"trace={given}", whole_sentence(error))) from error
         yield {
-            "name": re.sub(r"^[^A-Za-z0-9]+", "", name) or "trace",
+            "name": re.sub(r"^[^A-Za-z0-9]+", "", safe) or "trace",
             "path": str(path),
             "digest": content[:16],
         }
+
+
+def _trace_stem(path: Path) -> str:
+    ending = next(filter(path.name.endswith, ENDINGS), path.suffix)
+    return path.name.removesuffix(ending).removesuffix(".pt.trace")
 
 
 def _validated(step: str, content: Values) -> StepConfig:
@@ -407,10 +406,10 @@ def _validated(step: str, content: Values) -> StepConfig:
     try:
         validated = config.model_validate(content)
     except ValidationError as error:
-        # With Hydra, which a remembered plan does without.
-        from mfulab.lab.planning.checks import told
+        # Imports Hydra, which a cached plan does not need.
+        from mfulab.lab.planning.checks import validation_error
 
-        raise told(error, config) from error
+        raise validation_error(error, config) from error
     for reason in validated.missing():
         raise ConfigurationError(reason)
     return validated

@@ -1,4 +1,4 @@
-"""Workarounds for what Snakemake has no public way for, each tried with 9.20.0 and 9.27.1."""
+"""Workarounds for what Snakemake offers no public way to do, each tested with 9.20.0 and 9.27.1."""
 
 import atexit
 import gc
@@ -26,52 +26,52 @@ from mfulab.core.terminal_language import in_words
 from mfulab.lab.runtime import lifetime
 
 WILDCARDS = ("hardware", "run", "figure")
-DEFAULT_RATE = (100, 1)  # jobs, seconds: what Snakemake 9 keeps to where no rate is asked for
-ANSWERS_S = 3  # within which SLURM lists its jobs: asked twice, it ends a sweep in 10 s
-ASKED_AGAIN_S = 2  # after an answer: also where it falls silent meanwhile, that takes 10 s
-HEARD_S = 1  # within which a line is written to a terminal that is still there
-OBJECTS_MADE = 100_000  # between two looks for garbage; Python's own number is 700 to 2,000
+DEFAULT_RATE = (100, 1)  # jobs, seconds: Snakemake 9's limit if none is set
+ANSWERS_S = 3  # time for SLURM to list its jobs; two failures end a sweep within 10 s
+ASKED_AGAIN_S = 2  # pause after an answer, so that a later silence also ends within 10 s
+HEARD_S = 1  # time to write a line to a terminal that may be gone
+OBJECTS_MADE = 100_000  # allocations between garbage collections; Python's default is 700 to 2,000
 
 
 def keep_commas(workflow: Any) -> None:
-    """Lets jobs that Snakemake starts have commas in a wildcard (its issue 2366, open since 2023):
-    it tells one `run="kernel=torch,size=64"` and reads the wildcards `run` and `size` from that."""
-    get_rule = workflow.get_rule  # which a job asks for its rule just before it uses them
+    """Allows commas in a wildcard of jobs that Snakemake starts (its issue 2366, open since 2023).
+    It would parse `run="kernel=torch,size=64"` as the wildcards `run` and `size`."""
+    get_rule = workflow.get_rule  # called just before a job uses its wildcards
 
     def get_rule_with_whole_names(name: str) -> Any:
         for target in workflow.dag_settings.target_jobs if workflow.dag_settings else ():
             wildcards = target.wildcards_dict
-            if parts := [key for key in wildcards if key not in WILDCARDS]:
-                wildcards["run"] = ",".join(
-                    [wildcards["run"], *(f"{key}={wildcards.pop(key)}" for key in parts)]
-                )
+            split_off = [key for key in wildcards if key not in WILDCARDS]
+            for key in split_off:
+                wildcards["run"] += f",{key}={wildcards.pop(key)}"
         return get_rule(name)
 
     workflow.get_rule = get_rule_with_whole_names
 
 
 def inspected(function: Callable[..., object]) -> Callable[..., object]:
-    """Notes an input function's parameters where Snakemake looks first; it inspects them twice a
-    job otherwise."""
+    """Stores an input function's parameters where Snakemake looks them up, as it otherwise inspects
+    the function twice per job."""
     overwrite_function_params(function, inspect.signature(function).parameters)
     return function
 
 
 def begin_before_executing(workflow: Any, lab: Any) -> None:
-    """Lets `lab.begin()` write the plan just before Snakemake executes: never in a dry run or a
-    summary. Forgets the lock that a killed sweep left Snakemake, as a row that is there is whole;
-    `--unlock` forgets both locks."""
+    """Calls `lab.begin()`, which writes the plan, just before Snakemake executes, never in a dry
+    run or a summary. Removes Snakemake's lock that a killed sweep left, since existing rows are
+    complete; `--unlock` clears both locks."""
     execute = workflow.execute
     unlock = workflow.unlock
 
     def execute_after_planning(executor_plugin: Any, *arguments: Any, **options: Any) -> Any:
         is_dry = executor_plugin.common_settings.dryrun_exec
-        noted = Path(".snakemake/incomplete")  # jobs that Snakemake did not see end
-        is_begun = workflow.is_main_process and not is_dry
-        if is_begun and (lab.begin(workflow.dag_settings.targets) | any(noted.glob("*"))):
-            unlock()
-            for row in lab.inputs.complete_rows:
-                workflow.persistence._unmark_incomplete(row)
+        if workflow.is_main_process and not is_dry:
+            is_left_over = lab.begin(workflow.dag_settings.targets)
+            unfinished = Path(".snakemake/incomplete")  # jobs whose end Snakemake did not see
+            if is_left_over or any(unfinished.glob("*")):
+                unlock()
+                for row in lab.inputs.complete_rows:
+                    workflow.persistence._unmark_incomplete(row)
         keep_no_default_rate(workflow.scheduling_settings)
         done = execute(executor_plugin, *arguments, **options)
         if is_dry:
@@ -86,12 +86,12 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
     workflow.unlock = unlock_both
 
 
-Handler: TypeAlias = Callable[[Any], None]  # of Snakemake's log file
+Handler: TypeAlias = Callable[[Any], None]  # is called with Snakemake's log file
 
 
 def add_handlers(workflow: Any, started: Handler, succeeded: Handler, failed: Handler) -> None:
-    """Runs what a workflow does at the start and the end of a sweep, after the handlers of the
-    project whose module it is: Snakemake runs those of the main Snakefile alone."""
+    """Runs these handlers at the start and end of a sweep, after those of a project that uses this
+    workflow as a module. Snakemake itself runs only the main Snakefile's handlers."""
     execute = workflow.execute
 
     def execute_with_handlers(*arguments: Any, **options: Any) -> Any:
@@ -114,23 +114,23 @@ def _in_turn(first: Handler, second: Handler) -> Handler:
 
 
 def keep_no_default_rate(settings: Any) -> None:
-    """Takes out of Snakemake's settings a rate that nobody asked for, whose timers took 0.4 of a
-    core (pull 3744)."""
+    """Removes the default job rate from Snakemake's settings, as its timers took 0.4 of a core
+    (pull 3744)."""
     rate = settings.max_jobs_per_timespan
     if rate is not None and (rate.max_jobs, rate.timespan) == DEFAULT_RATE:
         settings.max_jobs_per_timespan = None
 
 
 def keep_no_output_older(dag: Any) -> None:
-    """Dates a finished job's output by its newest input where a clock was set back: Snakemake would
-    remove it."""
+    """Sets a finished job's output to the time of its newest input if that is later, as after a
+    clock was set back. Snakemake would remove the output."""
     check = dag.check_output_mtime
 
     async def check_after_dating(job: Any, outputs: Iterable[Any]) -> None:
         outputs = list(outputs)
-        newest = max(
-            (path.stat().st_mtime_ns for path in map(Path, job.input) if path.exists()), default=0
-        )
+        inputs = map(Path, job.input)
+        times_ns = [path.stat().st_mtime_ns for path in inputs if path.exists()]
+        newest = max(times_ns, default=0)
         for path in map(Path, outputs):
             if path.exists() and path.stat().st_mtime_ns < newest:
                 os.utime(path, ns=(newest, newest))
@@ -140,8 +140,8 @@ def keep_no_output_older(dag: Any) -> None:
 
 
 def name_missing_executor() -> None:
-    """Lets Snakemake say in one sentence which extra brings the executor of a profile, not list
-    those that it has."""
+    """Lets Snakemake name the extra that installs the executor of the profile slurm, instead of
+    listing the installed ones."""
     refuse = ArgumentParser.error
 
     def refuse_in_a_sentence(self: ArgumentParser, message: str) -> NoReturn:
@@ -154,45 +154,43 @@ def name_missing_executor() -> None:
 
 
 def leave_at_once(number: int, frame: Any) -> None:
-    """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or while its end was
-    asked for already."""
-    says = "left at once" if lifetime.interrupted else "interrupted before anything was measured"
-    _say_last(f"\nmfulab: {says}; finished rows are kept, the same command goes on.")
-    os._exit(128 + number)  # runs that were started end with it: their clients see that it is gone
+    """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or at the second signal
+    of one."""
+    reason = "left at once" if lifetime.interrupted else "interrupted before anything was measured"
+    _say_last(f"\nmfulab: {reason}; finished rows are kept, the same command goes on.")
+    os._exit(128 + number)  # running jobs end too: their clients notice that this process is gone
 
 
 def _say_last(line: str) -> None:
-    """Writes a line to the standard error, which holds the end of a sweep up for HEARD_S at most: a
-    terminal may be gone, its reader may have stopped, and what the signal interrupted may hold the
-    stream."""
+    """Writes a line to stderr within HEARD_S at most: the terminal may be gone, its reader may have
+    stopped, or the interrupted code may hold the stream's lock."""
 
-    def speak() -> None:
+    def write() -> None:
         with suppress(OSError, ValueError):
             say(line, file=sys.stderr, flush=True)
 
-    speaker = threading.Thread(target=speak, daemon=True)
-    speaker.start()
-    speaker.join(HEARD_S)
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(HEARD_S)
 
 
 def catch_signals(handler: Any) -> None:
-    """Lets SIGINT and SIGTERM call `handler`; nothing in a thread other than the main one."""
+    """Lets SIGINT and SIGTERM call `handler`. Does nothing outside the main thread."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
         signal.signal(signal.SIGTERM, handler)
 
 
 def end_in_order(scheduler: Any, is_local: bool = True) -> None:
-    """Lets the first SIGINT or SIGTERM end a sweep between two jobs: a KeyboardInterrupt would lose
-    `onerror`. A sweep that is not local leaves at once where SLURM does not answer: jobs in its
-    queue would be waited for without end."""
+    """Lets the first SIGINT or SIGTERM end a sweep between two jobs; a KeyboardInterrupt would skip
+    `onerror`. A sweep on a cluster leaves at once if SLURM does not answer, as it would wait for
+    queued jobs without end."""
 
     def end(number: int, frame: Any) -> None:
         lifetime.interrupted = True
         catch_signals(leave_at_once)
-        threading.Thread(
-            target=scheduler.exit_gracefully, daemon=True
-        ).start()  # it takes locks, held here perhaps
+        # In a thread, as it takes locks that the interrupted code may hold.
+        threading.Thread(target=scheduler.exit_gracefully, daemon=True).start()
         if not is_local:
             threading.Thread(target=_leave_unanswered, args=(number,), daemon=True).start()
 
@@ -200,7 +198,8 @@ def end_in_order(scheduler: Any, is_local: bool = True) -> None:
 
 
 def _leave_unanswered(number: int) -> None:
-    """Says what is waited for, and leaves once SLURM has twice not answered."""
+    """Prints what the sweep is waiting for, and ends the process once SLURM has failed to answer
+    twice."""
     _say_last(
         "\nmfulab: ends with the jobs in the queue; interrupted again, at once, and they go on."
     )
@@ -217,25 +216,22 @@ def _leave_unanswered(number: int) -> None:
 
 
 def _answers() -> bool:
-    """True if SLURM lists its jobs in time, or if there is no SLURM: another scheduler is waited
-    for."""
+    """True if SLURM lists its jobs in time, or is not installed, as with another scheduler."""
     command = ["squeue", "--noheader", "--name=mfulab"]
     try:
-        # Not `capture_output`: a child of squeue that outlives it would be waited for.
-        asked = subprocess.run(command, stdout=DEVNULL, stderr=DEVNULL, timeout=ANSWERS_S)
+        # Not `capture_output`, which would wait for a child of squeue that outlives it.
+        done = subprocess.run(command, stdout=DEVNULL, stderr=DEVNULL, timeout=ANSWERS_S)
     except FileNotFoundError:
         return True
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return asked.returncode == 0
+    return done.returncode == 0
 
 
 def look_for_garbage_rarely() -> None:
-    """Raises the garbage collector's threshold, and leaves out its last walk at exit
+    """Raises the garbage collector's threshold, and skips the last collection at exit
     (docs/notes/scale.md)."""
-    gc.set_threshold(
-        OBJECTS_MADE
-    )  # a workflow's jobs live as long as it does: thousands were walked again and again
-    atexit.register(
-        gc.freeze
-    )  # to free them one by one took a quarter of a sweep in which nothing is to be done
+    # A workflow's thousands of jobs live as long as it does; each collection visited them all.
+    gc.set_threshold(OBJECTS_MADE)
+    # Freeing them one by one took a quarter of the time of a sweep without anything to do.
+    atexit.register(gc.freeze)

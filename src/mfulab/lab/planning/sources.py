@@ -1,14 +1,13 @@
-"""The sources of a measurement, found by reading code and names of data files, never by importing:
-an edited kernel re-runs its own runs alone. What a measurement reaches by name counts, and
-statements with an effect on import; docstrings, comments, descriptions of fields and errors do not.
-Nor do the fields of configs: their values are part of each run's own config (`identity`), so that a
-new key with a default re-runs nothing. A renamed local variable, or a line put otherwise, counts as
-another statement."""
+"""Finds the source code and data files that a measurement depends on, by parsing code and never by
+importing it. An edited kernel thus repeats only its own runs. Definitions that the measurement
+reaches by name count, and statements with an effect on import. Docstrings, comments, descriptions
+of fields and error messages do not count. Nor do the fields of configs: their values are part of
+each run's config (`identity`), so that a new key with a default repeats nothing. Any other change
+of a statement counts, such as a renamed local variable."""
 
 import ast
 import hashlib
 import importlib.machinery
-import itertools
 import json
 import os
 import re
@@ -29,141 +28,142 @@ from mfulab.lab.planning.store import holds, write_if_changed
 
 PACKAGE = Path(__file__).resolve().parents[2]
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
-Sources = Mapping[Path, str]  # each file, with the digest of what counts of it
+Sources = Mapping[Path, str]  # digest of each file's relevant statements
 Node = tuple[str, str]  # a module, and a name in it
-ALL = "*"
-IMPORTING = ""  # in place of a name: every statement of the module; those that importing it needs
+ALL = "*"  # in place of a name: every statement of the module
+IMPORTING = ""  # in place of a name: only the statements that importing the module needs
 DOTTED = re.compile(r"\w+(\.[\w*]+)+")
-WORDS = ("mfulab.core.errors",)  # what a message says changes no row that was measured
-COLUMNS = ("column", "counter_column", "json_column")  # functions that declare a value of a row
-# Rows hold a sentence's key, and no explanation's lines: a language decides nothing that only names
-# them.
-TOLD = ("mfulab.core.said", "mfulab.mfu.explain")
-LANGUAGE = ["core", "language"]  # in parts: a text of its name would be a use of it
-CONFIGS = ("Closed", "Config")  # how names of configs' classes end
+WORDS = ("mfulab.core.errors",)  # modules that do not count: messages change no measured value
+COLUMNS = ("column", "counter_column", "json_column")  # functions that declare a column of a row
+# Modules whose use of the catalogues does not count: rows hold keys of sentences, not their words.
+SENTENCES = ("mfulab.core.said", "mfulab.mfu.explain")
+LANGUAGE = ["core", "language"]  # in parts, as the dotted name in a string would count as a use
+CONFIGS = ("Closed", "Config")  # suffixes of the names of config classes
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
-    """Files that a run of `step` with a model or kernel `target` depends on; a CPU's on nothing for
-    GPUs alone."""
+    """Files that a run of `step` with a model or kernel `target` depends on. For a CPU as
+    `hardware`, modules that only GPUs need are left out."""
     roots = [(f"mfulab.measurements.{step}.measure", "measure")]
     if target:
         module = locate(target)
         roots.append((module, target.removeprefix(f"{module}.").split(".")[0]))
-    return _reached(
-        tuple(roots), (*WORDS, *(OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ()))
-    )
+    without: tuple[str, ...] = WORDS
+    if hardware and not is_gpu(kind_of(hardware)):
+        without += OF_GPUS
+    return _reached(tuple(roots), without)
 
 
 def closure(*modules: str) -> Sequence[Path]:
-    """Files that all of these modules depend on."""
+    """Files that any of these modules depends on."""
     return list(_reached(tuple((module, ALL) for module in modules)))
 
 
 @cache
 def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
-    """Walks the code, or returns the result that the user's cache folder holds for this text of the
-    package."""
-    asked = hashlib.sha256(repr((roots, without)).encode()).hexdigest()
-    memory = platformdirs.user_cache_path(PACKAGE.name) / f"sources/{asked[:16]}.json"
+    """Files that `roots` depend on, with their digests. Results are cached in the user's cache
+    folder for each version of the package."""
+    key = hashlib.sha256(repr((roots, without)).encode()).hexdigest()
+    cached = platformdirs.user_cache_path(PACKAGE.name) / f"sources/{key[:16]}.json"
     with suppress(FileNotFoundError, UnreadableError, KeyError):
-        return {PACKAGE / file: digest for file, digest in read_json(memory)[_version()].items()}
+        return {PACKAGE / file: digest for file, digest in read_json(cached)[_version()].items()}
     data, statements = _walk(roots, without)
-    read = {file: file.read_bytes() for file in data}
-    for module, places in statements.items():
-        texts = filter(None, map(module.text, sorted(places)))
-        read[module.path] = "\n".join(texts).encode()
-    sources = {file: hashlib.sha256(read[file]).hexdigest()[:16] for file in sorted(read)}
-    with suppress(
-        ValueError, ConfigurationError
-    ):  # of a file outside, which may change; of caches that are read-only
-        kept = {str(file.relative_to(PACKAGE)): digest for file, digest in sources.items()}
-        write_text(memory, json.dumps({_version(): kept}))
+    contents = {file: file.read_bytes() for file in data}
+    for module, indices in statements.items():
+        texts = filter(None, map(module.text, sorted(indices)))
+        contents[module.path] = "\n".join(texts).encode()
+    sources = {file: hashlib.sha256(contents[file]).hexdigest()[:16] for file in sorted(contents)}
+    # ValueError: a file outside the package may change, so that the result is not cached.
+    # ConfigurationError: the cache folder cannot be written.
+    with suppress(ValueError, ConfigurationError):
+        relative = {str(file.relative_to(PACKAGE)): digest for file, digest in sources.items()}
+        write_text(cached, json.dumps({_version(): relative}))
     return sources
 
 
 @cache
 def _version() -> str:
-    """Digest of all that the package holds, and of Python's version, which decides how a statement
-    reads."""
-    held = hashlib.sha256(sys.version.encode())
-    for file in sorted(
-        path for path in PACKAGE.rglob("*.*") if path.suffix != ".pyc" and path.is_file()
-    ):
-        held.update(f"{file.relative_to(PACKAGE)}\n".encode() + file.read_bytes())
-    return held.hexdigest()
+    """Digest of all files of the package and of Python's version, which affects how statements are
+    parsed."""
+    digest = hashlib.sha256(sys.version.encode())
+    for file in sorted(PACKAGE.rglob("*.*")):
+        if file.suffix != ".pyc" and file.is_file():
+            digest.update(f"{file.relative_to(PACKAGE)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _walk(
     roots: Iterable[Node], without: tuple[str, ...] = ()
 ) -> tuple[set[Path], dict["_Module", set[int]]]:
-    """Data files, and of each module the places of statements, that `roots` reach outside of
-    modules `without`."""
+    """Data files, and the indices of each module's statements, that `roots` reach. Modules whose
+    names begin with one of `without` are skipped."""
     data = set[Path]()
     statements = dict["_Module", set[int]]()
     seen = set[Node]()
     waiting = set(roots)
     while waiting:
-        seen.add(node := waiting.pop())
-        if (
-            node[0].startswith(without)
-            or not _is_local(node[0])
-            or (path := _file(node[0])) is None
-        ):
+        node = waiting.pop()
+        seen.add(node)
+        module_name, name = node
+        if module_name.startswith(without) or not _is_local(module_name):
             continue
-        module = _module(node[0], path)
-        places, beyond = module.meant(node[1])
-        read = statements.setdefault(module, set())
-        for place in places - read:
-            nodes, files, _ = module.read(place)
-            beyond |= nodes
+        path = _file(module_name)
+        if path is None:
+            continue
+        module = _module(module_name, path)
+        indices, used = module.definitions(name)
+        reached = statements.setdefault(module, set())
+        for index in indices - reached:
+            nodes, files, _ = module.read(index)
+            used |= nodes
             data |= files
-        read |= places
-        if node[0] in TOLD:
-            beyond = {each for each in beyond if each[0].split(".")[1:3] != LANGUAGE}
-        waiting |= beyond - seen
+        reached |= indices
+        if module_name in SENTENCES:
+            used = {other for other in used if other[0].split(".")[1:3] != LANGUAGE}
+        waiting |= used - seen
     unread = list(data)
     while unread:
         file = unread.pop()
-        included = (
-            _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore")))
-            - data
-        )
+        names = INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))
+        included = _data(file.parent, names) - data
         data |= included
         unread += included
     return data, statements
 
 
 def digests(files: Sources) -> str:
-    """A line for each file with its digest."""
+    """A line per file: its digest, and its path, relative to the package's parent or the current
+    folder if it is inside."""
     roots = (PACKAGE.parent, Path.cwd())
-    shorter = {
-        file: [file.relative_to(root) for root in roots if file.is_relative_to(root)]
-        for file in files
-    }
-    return "".join(f"{digest}  {[*shorter[file], file][0]}\n" for file, digest in files.items())
+    lines = []
+    for file, digest in files.items():
+        relative = [file.relative_to(root) for root in roots if file.is_relative_to(root)]
+        lines.append(f"{digest}  {[*relative, file][0]}\n")
+    return "".join(lines)
 
 
 def write_digests(path: Path, files: Sources) -> None:
-    """Writes the digest of each file to `path` where one changed; `path` is then as old as the
-    newest of them."""
+    """Writes the digests of files to `path` if one changed, and sets the time of `path` to that of
+    the newest file."""
     if write_if_changed(path, digests(files)):
         newest = max(file.stat().st_mtime_ns for file in files)
         os.utime(path, ns=(newest, newest))
 
 
 def changed_at(path: Path, files: Sources) -> float:
-    """Time of the last change that counts: of `path` where it holds these digests, else of the
-    newest file."""
-    return max(file.stat().st_mtime for file in ([path] if holds(path, digests(files)) else files))
+    """Time of the last relevant change: of `path` if it holds these digests, else of the newest
+    file."""
+    if holds(path, digests(files)):
+        return path.stat().st_mtime
+    return max(file.stat().st_mtime for file in files)
 
 
 @dataclass
 class _Used:
-    """Names in a statement: dotted names, texts, what it imports inside, and modules by their
-    patterns."""
+    """Names in a statement: dotted names, strings, local imports, and modules that patterns in
+    f-strings match."""
 
     dotted: set[tuple[str, ...]] = field(default_factory=set)
     strings: set[str] = field(default_factory=set)
@@ -172,22 +172,22 @@ class _Used:
 
 
 class _Module:
-    """A module's statements, each known by its place; imports are no statements here, but names and
-    what they mean."""
+    """A module's statements, by index. Imports are not statements here; they are aliases, each with
+    the node that it means."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path, self.is_shipped = name, path, path.is_relative_to(PACKAGE)
         self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.aliases: dict[str, Node] = {}
-        self.imported: set[Node] = set()  # what is imported with this module
+        self.imported: set[Node] = set()  # nodes that importing this module imports too
         self.statements: list[ast.stmt] = []
-        self.bound: dict[str, set[int]] = {}  # places of what binds a name
+        self.bound: dict[str, set[int]] = {}  # indices of the statements that bind a name
         self.read, self.text = cache(self._read), cache(self._text)
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
-            place = of_source(f"{path}:{error.lineno}", f"{error.msg}.")
-            raise ConfigurationError(place) from error
+            location = of_source(f"{path}:{error.lineno}", f"{error.msg}.")
+            raise ConfigurationError(location) from error
         for statement in tree.body:
             if not isinstance(statement, DEFINITIONS):
                 self._import(statement)
@@ -195,12 +195,14 @@ class _Module:
                 for bound in _bound(statement):
                     self.bound.setdefault(bound, set()).add(len(self.statements))
                 self.statements.append(statement)
-        self.effects = {
-            index for index, statement in enumerate(self.statements) if self._has_effect(statement)
-        }
+        self.effects = set[int]()
+        for index, statement in enumerate(self.statements):
+            if self._has_effect(statement):
+                self.effects.add(index)
 
     def _import(self, statement: ast.stmt) -> None:
-        """Notes the names that a statement imports, and the modules that run with this one."""
+        """Stores the names that a statement imports, and the modules that are imported with this
+        one."""
         for node in ast.walk(statement):
             if not isinstance(node, IMPORTS):
                 continue
@@ -211,62 +213,62 @@ class _Module:
         if ALL in self.aliases:
             self.imported.add(self.aliases[ALL])
 
-    def meant(self, name: str) -> tuple[set[int], set[Node]]:
-        """Places of what a name means and of what happens on import, and nodes of other modules
-        that these bring."""
-        if name == ALL:  # of a module that was imported whole, the statements say what they use
-            named = {node for node in self.aliases.values() if node[1] != ALL}
+    def definitions(self, name: str) -> tuple[set[int], set[Node]]:
+        """Indices of the statements that define a name or have an effect on import, and the nodes
+        of other modules that these need."""
+        if name == ALL:  # a module that is imported whole says at each use which name it uses
+            aliased = {node for node in self.aliases.values() if node[1] != ALL}
         else:
-            named = {self.aliases[name]} if name in self.aliases else set()
-        is_known = name == IMPORTING or name in self.bound or bool(named)
-        is_part = self.is_shipped and name != ALL and is_known
-        places = (
-            self.effects | self.bound.get(name, set())
-            if is_part
-            else set(range(len(self.statements)))
-        )
-        return places, self.imported | named
+            aliased = {self.aliases[name]} if name in self.aliases else set()
+        is_known = name == IMPORTING or name in self.bound or bool(aliased)
+        indices = set(range(len(self.statements)))
+        if self.is_shipped and name != ALL and is_known:
+            indices = self.effects | self.bound.get(name, set())
+        return indices, self.imported | aliased
 
     def _text(self, index: int) -> str:
-        """The part of the statement at a place that counts, as text; making it takes as long as all
-        else."""
-        uses = self.read(index)[2]  # first: it takes out what does not count
+        """The relevant part of a statement as text. Slow: it takes as long as everything else
+        together."""
+        uses = self.read(index)[2]  # must come first, as it removes what does not count
         statement = self.statements[index]
         if isinstance(statement, ast.ClassDef) and not statement.body:
-            return ""  # a config of fields alone
+            return ""  # a config without methods
         return "\n".join([ast.dump(statement), *uses])
 
     def _read(self, index: int) -> tuple[set[Node], set[Path], list[str]]:
-        """Definitions, data files and resolved names that a statement uses; docstrings and such are
-        removed from it."""
+        """Nodes, data files and resolved names that a statement uses. Removes docstrings and other
+        irrelevant parts from the statement."""
         statement = self.statements[index]
         fields = _without_fields(statement)
         used = self._used(statement)
         aliases = self.aliases | used.imports
-        meant = {names: _meant(names, aliases) for names in used.dotted}
-        nodes = used.modules | {node for node in meant.values() if node}
+        resolved = {names: _resolve(names, aliases) for names in used.dotted}
+        nodes = used.modules | {node for node in resolved.values() if node}
         for names in used.dotted | {(string,) for string in used.strings}:
-            if not meant.get(names) and names[0] in self.bound:
+            if not resolved.get(names) and names[0] in self.bound:
                 nodes.add((self.name, names[0]))
         for names in fields:
-            nodes.add(_meant(names, aliases) or (self.name, names[0]))
+            nodes.add(_resolve(names, aliases) or (self.name, names[0]))
         if used.dotted & {("globals",), ("eval",), ("exec",)}:
             nodes.add((self.name, ALL))
         for module, _ in used.imports.values():
             nodes.add((module, IMPORTING))
         for string in used.strings:
             nodes |= _modules_called(string)
-        uses = [f"{'.'.join(names)} is {'.'.join(node)}" for names, node in meant.items() if node]
+        uses = []
+        for names, node in resolved.items():
+            if node:
+                uses.append(f"{'.'.join(names)} is {'.'.join(node)}")
         return nodes, _data(self.path.parent, used.strings), sorted(uses)
 
     def _used(self, statement: ast.stmt) -> _Used:
-        """Names in a statement; takes out of it what does not count."""
+        """Names that a statement uses. Removes the parts of it that do not count."""
         used = _Used()
         waiting: list[ast.AST] = [statement]
         while waiting:
             node = waiting.pop()
             if isinstance(node, ast.Name | ast.Attribute):
-                root, names = _parts(node)
+                root, names = _dotted(node)
                 used.dotted.add(names)
                 if root:
                     waiting.append(root)
@@ -278,62 +280,71 @@ class _Module:
             else:
                 if isinstance(node, ast.JoinedStr):
                     used.modules |= _modules_called(_pattern(node))
-                _take_out_words(node)
+                _remove_descriptions(node)
                 waiting += ast.iter_child_nodes(node)
         return used
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> dict[str, Node]:
-        """The names that an import binds, each with what it means; `import a.b` is kept by its
-        whole name."""
+        """Names that an import binds, each with the node that it means. `import a.b` is stored
+        under its dotted name."""
         if isinstance(node, ast.Import):
             return {alias.asname or alias.name: (alias.name, ALL) for alias in node.names}
-        parents = []
+        parts = []
         if node.level:
-            parents = self.package.split(".")[: len(self.package.split(".")) - node.level + 1]
-        base = ".".join([*parents, *([node.module] if node.module else [])])
-        named = {alias.asname or alias.name: alias.name for alias in node.names}
-        return {
-            key: (f"{base}.{name}", ALL) if _is_ours(base, name) else (base, name)
-            for key, name in named.items()
-        }
+            package = self.package.split(".")
+            parts = package[: len(package) - node.level + 1]
+        if node.module:
+            parts.append(node.module)
+        base = ".".join(parts)
+        bound = dict[str, Node]()
+        for alias in node.names:
+            is_module = _is_ours(base, alias.name)
+            meaning = (f"{base}.{alias.name}", ALL) if is_module else (base, alias.name)
+            bound[alias.asname or alias.name] = meaning
+        return bound
 
     def _has_effect(self, statement: ast.stmt) -> bool:
-        """True unless all that importing the statement does is to bind its names."""
+        """False if importing the statement does nothing but bind its names."""
         if isinstance(statement, DEFINITIONS):
             return any(map(self._calls_ours, statement.decorator_list))
         if not isinstance(statement, ast.Assign | ast.AnnAssign):
             return _runs(statement)
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        names = [name for target in targets for name in (getattr(target, "elts", None) or [target])]
-        calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
-        makes = any(
-            self._calls_ours(call) and not _parts(call)[1][-1][:1].isupper() for call in calls
-        )
-        return makes or not all(isinstance(name, ast.Name) for name in names)
+        for target in targets:
+            for name in getattr(target, "elts", None) or [target]:
+                if not isinstance(name, ast.Name):
+                    return True
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and self._calls_ours(node.func):
+                is_class = _dotted(node.func)[1][-1][:1].isupper()
+                if not is_class:
+                    return True
+        return False
 
     def _calls_ours(self, called: ast.expr) -> bool:
-        """True if what is called is defined in this project, and not by a library or by Python."""
-        root, names = _parts(called)
+        """True if the called function is defined in this project or by the user, not by a library
+        or by Python."""
+        root, names = _dotted(called)
         while isinstance(root, ast.Call):
-            root, names = _parts(root.func)
-        meant = _meant(names, self.aliases)
-        if meant:
-            return _is_local(meant[0])
+            root, names = _dotted(root.func)
+        node = _resolve(names, self.aliases)
+        if node:
+            return _is_local(node[0])
         return names[0] in self.bound
 
 
 _module = cache(_Module)
 
 
-def _take_out_words(node: ast.AST) -> None:
-    """Removes docstrings of a definition, and the description of a field or column."""
+def _remove_descriptions(node: ast.AST) -> None:
+    """Removes the docstring of a definition, and the description of a field or column."""
     if isinstance(node, DEFINITIONS):
         node.body = [child for child in node.body if not _is_text(child)]
     elif isinstance(node, ast.Call):
-        called = _parts(node.func)[1][-1]
+        called = _dotted(node.func)[1][-1]
         if called == "Field":
             node.keywords = [word for word in node.keywords if word.arg != "description"]
-        elif called in COLUMNS:  # how a table holds a value changes no measurement
+        elif called in COLUMNS:  # the kind of column affects tables, not measurements
             node.func = ast.Name("column", ast.Load())
             node.args = []
 
@@ -347,8 +358,8 @@ def _pattern(node: ast.JoinedStr) -> str:
 
 
 def _runs(statement: ast.stmt) -> bool:
-    """False for what an import passes over: texts, and what is for type checkers or for a module
-    that is a script."""
+    """False for statements that an import does not run: strings, and blocks for type checkers or
+    for a module run as a script."""
     if isinstance(statement, ast.If):
         return ast.unparse(statement.test) not in ("TYPE_CHECKING", "__name__ == '__main__'")
     return not _is_text(statement)
@@ -359,22 +370,23 @@ def _is_text(statement: ast.AST) -> bool:
 
 
 def _without_fields(statement: ast.stmt) -> set[tuple[str, ...]]:
-    """Takes the fields out of a config's class; gives the names of configs that they hold, whose
+    """Removes the fields from a config's class. Returns the names of config classes in them, whose
     methods still count."""
     if not isinstance(statement, ast.ClassDef) or not any(map(_is_config, statement.bases)):
         return set()
     fields = [node for node in statement.body if _is_field(node)]
     statement.body = [node for node in statement.body if node not in fields]
     names = set()
-    for node in itertools.chain.from_iterable(map(ast.walk, fields)):
-        if isinstance(node, ast.Name | ast.Attribute) and _is_config(node):
-            names.add(_parts(node)[1])
+    for field_ in fields:
+        for node in ast.walk(field_):
+            if isinstance(node, ast.Name | ast.Attribute) and _is_config(node):
+                names.add(_dotted(node)[1])
     return names
 
 
-def _is_config(named: ast.expr) -> bool:
-    """True for the name of a config's class."""
-    return _parts(named)[1][-1].endswith(CONFIGS)
+def _is_config(name: ast.expr) -> bool:
+    """True if an expression names a config class."""
+    return _dotted(name)[1][-1].endswith(CONFIGS)
 
 
 def _is_field(node: ast.stmt) -> bool:
@@ -382,76 +394,83 @@ def _is_field(node: ast.stmt) -> bool:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
+    """Names that a statement defines or assigns."""
     if isinstance(statement, DEFINITIONS):
         return {statement.name}
-    names = (
-        node
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
-    return {node.id for node in names} | {
-        node.name for node in ast.walk(statement) if isinstance(node, DEFINITIONS)
-    }
+    names = set[str]()
+    for node in ast.walk(statement):
+        if isinstance(node, DEFINITIONS):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
 
 
-def _parts(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:
-    """The names of a dotted expression; and what it begins with, where that is no name."""
+def _dotted(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:
+    """The names of a dotted expression, and the expression that it begins with if that is not a
+    name. `f().a` gives (the call `f()`, ("", "a"))."""
     if isinstance(node, ast.Attribute):
-        root, names = _parts(node.value)
+        root, names = _dotted(node.value)
         return root, (*names, node.attr)
     if isinstance(node, ast.Name):
         return (None, (node.id,))
     return (node, ("",))
 
 
-def _meant(names: Sequence[str], aliases: Mapping[str, Node]) -> Node | None:
-    """The node that dotted names mean, if they begin with an imported one; None for others."""
+def _resolve(names: Sequence[str], aliases: Mapping[str, Node]) -> Node | None:
+    """The node that a dotted name means; None if it does not begin with an imported name."""
     for length in range(len(names), 0, -1):
         module, name = aliases.get(".".join(names[:length]), ("", ""))
         rest = list(names[length:])
         while name == ALL and rest and _is_ours(module, rest[0]):
             module = f"{module}.{rest.pop(0)}"
+        if module and name == ALL and rest:
+            return module, rest[0]
         if module:
-            return module, rest[0] if name == ALL and rest else name
+            return module, name
     return None
 
 
 @cache
 def _modules_called(text: str) -> frozenset[Node]:
-    """The package's modules that a string names, such as `mfulab.kernels.*`, or whose last part it
-    names in them."""
+    """Modules of the package that a string names, such as `mfulab.kernels.*`; or the name in one of
+    them that a dotted path ends with."""
     if not text.startswith(f"{PACKAGE.name}.") or not DOTTED.fullmatch(text):
         return frozenset()
-    names = re.compile(re.escape(text).replace(r"\*", r"\w+"))
-    modules = {
-        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        for path in PACKAGE.rglob("*.py")
-    }
-    modules = {name.removesuffix(".__init__") for name in modules}
-    named = frozenset((name, ALL) for name in modules if names.fullmatch(name))
-    beginning, _, last = text.rpartition(".")
-    if not named and beginning in modules and _holds(beginning, last):
-        return frozenset({(beginning, last)})
-    return named
+    pattern = re.compile(re.escape(text).replace(r"\*", r"\w+"))
+    modules = set[str]()
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        modules.add(name.removesuffix(".__init__"))
+    matching = frozenset((name, ALL) for name in modules if pattern.fullmatch(name))
+    parent, _, last = text.rpartition(".")
+    if not matching and parent in modules and _holds(parent, last):
+        return frozenset({(parent, last)})
+    return matching
 
 
 def _holds(module: str, name: str) -> bool:
-    """True if a module's text holds a name; a group of entry points is called like a module, too."""
+    """True if a module's text contains a name. A group of entry points is named like a module
+    too."""
     path = _file(module)
     return path is not None and re.search(rf"\b{name}\b", read_text(path)) is not None
 
 
 def _data(folder: Path, names: Iterable[str]) -> set[Path]:
-    """The package's data files below `folder` that one of `names` means: `x.csv`, or `y/*.yaml`, at
-    any depth."""
-    alike = (
-        (name, file) for name in names for file in _data_files().get(name.rpartition(".")[2], ())
-    )
-    return {file for name, file in alike if file.is_relative_to(folder) and file.match(name)}
+    """The package's data files below `folder`, at any depth, that one of `names` matches, such as
+    `x.csv` or `y/*.yaml`."""
+    found = set[Path]()
+    for name in names:
+        ending = name.rpartition(".")[2]
+        for file in _data_files().get(ending, ()):
+            if file.is_relative_to(folder) and file.match(name):
+                found.add(file)
+    return found
 
 
 @cache
 def _data_files() -> dict[str, list[Path]]:
+    """The package's data files, grouped by ending without the dot."""
     by_ending: dict[str, list[Path]] = {}
     for path in PACKAGE.rglob("*.*"):
         if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():
@@ -460,8 +479,8 @@ def _data_files() -> dict[str, list[Path]]:
 
 
 def _is_ours(package: str, name: str) -> bool:
-    """True for a module in a local package. Of a library none is looked for: it may not be
-    installed everywhere."""
+    """True for a module in a local package. Libraries are not searched, as not every machine has
+    them installed."""
     return _is_local(package) and _file(f"{package}.{name}") is not None
 
 
@@ -471,18 +490,17 @@ def _is_local(module: str) -> bool:
     library."""
     top = module.split(".")[0]
     path = _file(top)
-    is_library = (
-        path is None
-        or {"site-packages", "dist-packages"} & set(path.parts)
-        or top in sys.stdlib_module_names
-    )
-    return path is not None and (path.is_relative_to(PACKAGE) or not is_library)
+    if path is None:
+        return False
+    if path.is_relative_to(PACKAGE):
+        return True
+    is_installed = bool({"site-packages", "dist-packages"}.intersection(path.parts))
+    return not is_installed and top not in sys.stdlib_module_names
 
 
 @cache
 def _file(module: str) -> Path | None:
-    """The Python file of a module, found without importing it or its parents; None for anything
-    else."""
+    """Python file of a module, found without importing it or its parents; None if it has none."""
     search: Sequence[str] | None = [str(Path.cwd()), *sys.path]
     for part in module.split("."):
         spec = None
@@ -499,19 +517,19 @@ def _file(module: str) -> Path | None:
 
 @cache
 def locate(target: str) -> str:
-    """The module of a `_target_`, found by text. Raises ConfigurationError without the module, or
-    such a name in it."""
+    """Module of a `_target_`, found in the source text. Raises ConfigurationError if the module, or
+    the name in it, does not exist."""
     name, _, wanted = target.rpartition(".")
     while name and not _file(name):
         name, _, wanted = name.rpartition(".")
-    if not name or (path := _file(name)) is None:
-        wanted = target.rpartition(".")[0] or target
-        raise ConfigurationError(Said("no_such_module", {"target": target, "module": wanted}))
+    path = _file(name) if name else None
+    if path is None:
+        missing = target.rpartition(".")[0] or target
+        raise ConfigurationError(Said("no_such_module", {"target": target, "module": missing}))
     module = _module(name, path)
     names = {*module.bound, *module.aliases}
-    is_dynamic = {"__getattr__", ALL} & names or (
-        path.name == "__init__.py" and not module.is_shipped
-    )
+    is_own_package = path.name == "__init__.py" and not module.is_shipped
+    is_dynamic = is_own_package or bool({"__getattr__", ALL} & names)
     if wanted not in names and not is_dynamic:
         raise unknown(f"_target_={target}: name in {name}", wanted, names, str(path))
     return name

@@ -1,7 +1,7 @@
-"""The results folder: the plan, written only where it changed, results that are never lost, and one
-sweep at a time. A finished run whose config changed is moved to results/superseded/, and comes back
-untouched when its config does. The row of one whose code changed is copied there. The lock of a
-sweep is dropped by the kernel with its holder."""
+"""The results folder. Plans are written only if they changed, results are never lost, and only one
+sweep runs at a time. A finished run whose config changed is moved to results/superseded/, and comes
+back unchanged when its config does. If only its code changed, its row is copied there. The kernel
+releases a sweep's lock when its process ends."""
 
 import atexit
 import fcntl
@@ -40,28 +40,30 @@ from mfulab.lab.planning.runs import Plan, Run
 from mfulab.lab.runtime import endings, processes
 from mfulab.measurements.registry import SUPERSEDED
 
-Newest = Callable[[Run], float]  # time of the last change of a run's sources that counts
+Newest = Callable[[Run], float]  # time of the last relevant change of a run's sources
 LOCK = ".lock"
-LARGEST_PROCESS = 1 << 31  # above every number of a process
-LONGEST_COMMAND = 200  # characters of a command that a message quotes
+LARGEST_PROCESS = 1 << 31  # above every process id
+LONGEST_COMMAND = 200  # characters of a command in a message
 _held: dict[Path, int] = {}
 
 
 class State(Enum):
     """State of a run's folder, compared with a plan."""
 
-    KEPT = "its config is there as planned, its row too or not yet"
-    NEW = "there is no config, or one without a finished row"
-    CUT = "its config is there as planned, with a row that cannot be read, or that a smaller budget left unmeasured"
-    CHANGED = "another config has a finished row, which is moved aside"
-    RESTED = "a finished row of this config was moved aside and comes back"
+    KEPT = "the config is as planned; there may be a row"
+    NEW = "there is no config, or another one without a finished row"
+    INCOMPLETE = (
+        "the config is as planned, but its row cannot be read, or a smaller budget left it out"
+    )
+    CHANGED = "another config has a finished row, which will be archived"
+    ARCHIVED = "a finished row of this config is in the archive and comes back"
 
 
 def write(
     plan: Plan, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf
 ) -> set[str]:
-    """Writes every run's config and the experiment's manifest; returns the folders whose finished
-    rows are there. Raises ConfigurationError if it cannot write."""
+    """Writes every run's config and the experiment's manifest. Returns the folders of runs that
+    have a finished row. Raises ConfigurationError if it cannot write."""
     finished = set[str]()
     try:
         for run in plan.runs:
@@ -76,16 +78,16 @@ def write(
 def state(
     run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf
 ) -> State:
-    """State that `write_run` would find; changes nothing. A result at rest must be as new as its
-    sources (`newest`)."""
+    """State of a run's folder, without changing it. An archived result counts only if it is newer
+    than its sources (`newest`)."""
     row = results / run.folder / "row.csv"
     if is_planned(row.parent, run):
         if os.path.lexists(row) and not is_complete(row, budget_min):
-            return State.CUT
+            return State.INCOMPLETE
         return State.KEPT
-    rested = _rested(results, run)
-    if rested is not None and (rested / "row.csv").stat().st_mtime >= newest(run):
-        return State.RESTED
+    archived = _archived(results, run)
+    if archived is not None and (archived / "row.csv").stat().st_mtime >= newest(run):
+        return State.ARCHIVED
     if is_complete(row):
         return State.CHANGED
     return State.NEW
@@ -94,51 +96,48 @@ def state(
 def write_run(
     run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf
 ) -> bool:
-    """Writes one run's config where it changed, after its finished results were moved aside or came
-    back; true where its finished row is there, so that no caller reads it again."""
+    """Writes one run's config if it changed, after archiving its finished results or restoring
+    archived ones. Returns True if there is a finished row, so that callers need not read it."""
     folder = results / run.folder
     before = state(run, results, newest, budget_min)
     remove(folder / STANDS_IN)
     row = folder / "row.csv"
-    if (
-        before is State.KEPT
-        and row.exists()
-        and row.stat().st_mtime < newest(run)
-        and is_complete(row)
-    ):
-        write_text(
-            _resting_place(results, run, text := read_text(row)) / "row.csv", text
-        )  # its code has changed
-    if before is State.CUT:
-        remove(row)  # left by a crash; a row that says something always ends in a line
-    if before in (State.KEPT, State.CUT):
-        return before is State.KEPT and row.exists()
+    if before is State.INCOMPLETE:
+        remove(row)  # left by a crash; a complete row always ends with a line end
+        return False
+    if before is State.KEPT:
+        if not row.exists():
+            return False
+        is_outdated = row.stat().st_mtime < newest(run)
+        if is_outdated and is_complete(row):  # keeps a copy, as it will be measured again
+            text = read_text(row)
+            write_text(_archive_folder(results, run, text) / "row.csv", text)
+        return True
     if is_complete(row):
-        _move(folder, _resting_place(results, run, _read(folder / "config.json") or ""))
-    rested = None
-    if before is State.RESTED:
-        rested = _rested(results, run)
-    if rested is None:
+        config = _read(folder / "config.json") or ""
+        _move(folder, _archive_folder(results, run, config))
+    archived = _archived(results, run) if before is State.ARCHIVED else None
+    if archived is None:
         write_text(folder / "config.json", run.text)
         return False
-    _move(rested, folder)
+    _move(archived, folder)
     return True
 
 
 def is_planned(folder: Path, run: Run) -> bool:
-    """True if a folder's config asks for this run, whatever defaults it leaves out."""
+    """True if the config in a folder describes this run, even if it omits defaults."""
     return is_same(run.step, _read(folder / "config.json"), run.text)
 
 
-def _rested(results: Path, run: Run) -> Path | None:
-    """Folder to which a finished result of this run was moved; None without any."""
+def _archived(results: Path, run: Run) -> Path | None:
+    """Folder with an archived result of this run; None if there is none."""
     for config in sorted((results / SUPERSEDED / run.folder).glob("*/config.json")):
         if is_complete(config.with_name("row.csv")) and is_planned(config.parent, run):
             return config.parent
     return None
 
 
-def _resting_place(results: Path, run: Run, text: str) -> Path:
+def _archive_folder(results: Path, run: Run, text: str) -> Path:
     return results / SUPERSEDED / run.folder / digest(text)
 
 
@@ -149,8 +148,8 @@ def _move(source: Path, target: Path) -> None:
 
 
 def is_complete(row: Path, budget_min: float = math.inf) -> bool:
-    """True if a file holds a header and one whole row, other than one that a budget below
-    `budget_min` left out."""
+    """True if a file holds a header and one complete row, unless a budget below `budget_min` left
+    that run out."""
     text = _read(row, OF_A_RUN) or ""
     if not text.endswith("\n"):
         return False
@@ -162,24 +161,26 @@ def is_complete(row: Path, budget_min: float = math.inf) -> bool:
 
 
 def _left_out_of(row: Mapping[str, str]) -> float:
-    """Minutes of the budget that left a run out; infinity for any other row."""
+    """Budget in minutes that left a run out; infinity for any other row."""
     if row.get("status") != NOT_MEASURED:
         return math.inf
     budget_min = endings.budget_min(row.get("ended_by"))
-    return -math.inf if budget_min is None else budget_min  # of no budget of ours: gives way to any
+    # Without a stated budget, the row is replaced under any budget.
+    return -math.inf if budget_min is None else budget_min
 
 
 def check_writable(results: Path) -> None:
-    """Raises ConfigurationError if `results` is no folder in which files can be made."""
+    """Raises ConfigurationError unless files can be created in `results`; creates the folder if
+    needed."""
     probe = results / f".writable-{os.getpid()}"
     try:
         results.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(bytes(1 << 16))  # a full disk takes an empty file
+        probe.write_bytes(bytes(1 << 16))  # a full disk still accepts an empty file
     except OSError as error:
         raise cannot_be_written(f"{results}/", error) from error
     finally:
         with suppress(OSError):
-            probe.unlink(missing_ok=True)  # another node's process may bear the same number
+            probe.unlink(missing_ok=True)  # a process on another node may have the same id
 
 
 def holds(path: Path, text: str) -> bool:
@@ -188,11 +189,11 @@ def holds(path: Path, text: str) -> bool:
 
 
 def write_if_changed(path: Path, text: str) -> bool:
-    """Writes `text` by renaming a finished file; False if the file holds it already and is left
-    untouched."""
-    if is_new := not holds(path, text):
-        write_text(path, text)
-    return is_new
+    """Writes a text unless the file holds it already. Returns True if it was written."""
+    if holds(path, text):
+        return False
+    write_text(path, text)
+    return True
 
 
 def _read(path: Path, most: int = LARGEST) -> str | None:
@@ -203,86 +204,89 @@ def _read(path: Path, most: int = LARGEST) -> str | None:
 
 
 def take(results: Path) -> bool:
-    """Holds `results` until this process ends; true where the holder before was killed and left its
-    work half done. Raises ConfigurationError, and changes nothing, where a holder lives, or may
-    live on another machine."""
-    if (path := results.resolve() / LOCK) in _held:
+    """Locks `results` until this process ends. Returns True if the previous holder was killed
+    before it finished. Raises ConfigurationError if a holder is alive, or may be alive on another
+    machine."""
+    path = results.resolve() / LOCK
+    if path in _held:
         return False
-    descriptor, left, is_kept = _locked(path)
-    # On this machine, maybe before it was started anew; in a container only if locks tell.
-    is_here = left.get("host") == socket.gethostname() or (
-        is_kept and left.get("boot") == system.boot() != ""
-    )
-    if left and not is_here:
+    descriptor, before, has_locks = _locked(path)
+    # The previous holder ran here if the host is the same, even before a reboot. A container may
+    # have another host name: then the boot id must be the same.
+    is_same_boot = before.get("boot") == system.boot() != ""
+    is_here = before.get("host") == socket.gethostname() or (has_locks and is_same_boot)
+    if before and not is_here:
         os.close(descriptor)
-        began: Numbers = {"folder": f"{results}/", **_holder(left)}
-        raise ConfigurationError(Said("results_left_held", began))
-    if not is_kept:
-        says = "its file system keeps no locks: a sweep on another machine is not noticed"
-        say(f"mfulab: {results}/: {says}.", file=sys.stderr)
+        numbers: Numbers = {"folder": f"{results}/", **_holder(before)}
+        raise ConfigurationError(Said("results_left_held", numbers))
+    if not has_locks:
+        warning = "its file system keeps no locks: a sweep on another machine is not noticed"
+        say(f"mfulab: {results}/: {warning}.", file=sys.stderr)
     _held[path] = descriptor
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
     atexit.register(_release, path, os.getpid())
-    return bool(left)
+    return bool(before)
 
 
 def check_free(results: Path) -> None:
-    """Raises ConfigurationError where another command holds `results`; holds nothing itself, so
-    that several may ask at once."""
-    if (path := results.resolve() / LOCK) not in _held:
+    """Raises ConfigurationError if another command holds `results`. Takes no lock, so that several
+    commands may check at once."""
+    path = results.resolve() / LOCK
+    if path not in _held:
         os.close(_locked(path, fcntl.LOCK_SH)[0])
 
 
 def clear(results: Path) -> None:
-    """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives
-    here."""
-    if (path := results.resolve() / LOCK).exists():
+    """Clears a lock whose holder was killed, here or elsewhere. Raises ConfigurationError if the
+    holder is alive on this machine."""
+    path = results.resolve() / LOCK
+    if path.exists():
         _close(_locked(path)[0])
 
 
 def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> tuple[int, Content, bool]:
-    """The file's descriptor, who held it before, and false where the file system keeps no locks."""
+    """Locks a file. Returns its descriptor, the previous holder (empty if it finished), and False
+    if the file system has no locks. Raises ConfigurationError if another process holds it."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        shut: Numbers = {"file": str(path), "error": error.strerror}
-        raise ConfigurationError(Said("lock_not_opened", shut)) from error
-    is_kept = True
+        failure: Numbers = {"file": str(path), "error": error.strerror}
+        raise ConfigurationError(Said("lock_not_opened", failure)) from error
+    has_locks = True
     remedy: Said | None = None
     holder = Content()
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
-        is_kept = isinstance(error, BlockingIOError)
-        if is_kept:
+        has_locks = isinstance(error, BlockingIOError)
+        if has_locks:
             remedy = Said("wait_or_other_checkout")
     with suppress(ValueError):
-        told = parse_json(os.pread(descriptor, 1 << 16, 0))
-        holder = told if isinstance(told, dict) else {}
-    if not is_kept:
-        here = _this_process()
-        process = holder.get("process")
-        is_here = all(
-            holder.get(name) == here[name] for name in ("host", "boot")
-        )  # and not started anew since
-        if (
-            is_here
-            and isinstance(process, int)
-            and 0 < process < LARGEST_PROCESS
-            and process != os.getpid()
-            and processes.is_alive(process)
-        ):
-            remedy = Said("wait_or_remove_lock", {"file": str(path)})
+        content = parse_json(os.pread(descriptor, 1 << 16, 0))
+        holder = content if isinstance(content, dict) else {}
+    if not has_locks and _is_other_alive(holder):
+        remedy = Said("wait_or_remove_lock", {"file": str(path)})
     if remedy:
         os.close(descriptor)
-        at_it: Numbers = {"folder": f"{path.parent}/", "remedy": remedy, **_holder(holder)}
-        raise ConfigurationError(Said("results_held", at_it))
-    return descriptor, holder, is_kept
+        numbers: Numbers = {"folder": f"{path.parent}/", "remedy": remedy, **_holder(holder)}
+        raise ConfigurationError(Said("results_held", numbers))
+    return descriptor, holder, has_locks
+
+
+def _is_other_alive(holder: Values) -> bool:
+    """True if the holder of a lock is another live process of this machine since its last boot."""
+    here = _this_process()
+    process = holder.get("process")
+    if holder.get("host") != here["host"] or holder.get("boot") != here["boot"]:
+        return False
+    if not isinstance(process, int) or not 0 < process < LARGEST_PROCESS:
+        return False
+    return process != os.getpid() and processes.is_alive(process)
 
 
 def _holder(holder: Values) -> dict[str, str | Said]:
-    """Names the process that holds results for a sentence, as far as the lock tells it."""
+    """Values for a sentence that names the process holding the results, "?" for unknown ones."""
     host = holder.get("host")
     return {
         "process": str(holder.get("process", "?")),

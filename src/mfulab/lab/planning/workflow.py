@@ -1,5 +1,5 @@
-"""A command's sweep as the rules see it: its plans, its begin, what it says and how it ends; imports
-neither torch nor pandas."""
+"""A sweep as the rules see it: its plans, its start, its messages and its end. Imports neither
+torch nor pandas."""
 
 import atexit
 import math
@@ -22,7 +22,7 @@ from mfulab.lab.planning import estimate, store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.figure_rules import FigureRules
 from mfulab.lab.planning.inputs import Inputs, exits_with_message, folder_of
-from mfulab.lab.planning.load import RESULTS, asked_of, of_overrides, script, words_of
+from mfulab.lab.planning.load import RESULTS, of_overrides, overrides_of, script, words_of
 from mfulab.lab.planning.naming import NO_RUNS
 from mfulab.lab.planning.resources import imported
 from mfulab.lab.planning.rules import own_name
@@ -33,7 +33,7 @@ PAGE = Path("reports/report.html")
 
 
 def _check_folder() -> None:
-    """Raises ConfigurationError where Snakemake cannot work in the current folder."""
+    """Raises ConfigurationError if Snakemake cannot work in the current folder."""
     here = Path.cwd()
     records = Path(".snakemake")
     if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):
@@ -43,8 +43,8 @@ def _check_folder() -> None:
 
 
 class Workflow:
-    """Plans of Snakemake's config, of which `typed` is `--config` alone. Nothing is written before
-    `begin`: scratch files stand in, also in a dry run."""
+    """The plans for Snakemake's config; `typed` is the part given by `--config`. Nothing is written
+    before `begin`; until then, and in a dry run, temporary files stand in."""
 
     @exits_with_message()
     def __init__(
@@ -53,31 +53,32 @@ class Workflow:
         is_main: bool = True,
         typed: Values | None = None,
     ) -> None:
-        began = time.time() - time.process_time()  # Snakemake's start is part of the command
+        began = time.time() - time.process_time()  # includes the start of Snakemake
         _check_folder()
-        overrides = asked_of(config, typed=typed)
+        overrides = overrides_of(config, typed=typed)
         self._planned = of_overrides(overrides)
-        # The command's own words, by which a later command of the sweep plans the same runs.
+        # Words of `--config` with which another command of the sweep plans the same runs.
         self.words = words_of(overrides)
         self._sweep = Sweep(self._planned.plans, began)
-        self._beside_runs = [word for word in overrides if word.lstrip("+~").startswith(NO_RUNS)]
+        # Overrides that no run reads, such as the page's language.
+        self._page_overrides = [word for word in overrides if word.lstrip("+~").startswith(NO_RUNS)]
         self.plans: Sequence[Plan] = self._planned.plans
-        # A cluster's job finds all that the main process wrote.
+        # In a cluster's job, the main process has written the plan already.
         self.inputs = Inputs(self.plans, self._sweep, is_read_only=is_main)
         self.drawn = FigureRules(self.plans[0].language)
-        self.language = self.plans[0].language  # of page and figures: the first experiment's
+        self.language = self.plans[0].language  # of page and figures, from the first experiment
         text = self.plans[0].text
         recorded = self.plans[0].recorded
         self.slides = [f"reports/slides/{text}_{language}" for language in LANGUAGES if text]
         self.recorded = ["--recorded", recorded] if recorded else []
-        # Held by what nothing runs beside.
+        # GPUs that a rule reserves so that nothing is measured meanwhile: 1 if the runs use GPUs.
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))
         self.other_manifests = self._other_manifests()
-        # The option that also shows folders copied from machines without a plan.
+        # Option that also shows folders without a plan, copied from other machines.
         self.unplanned = ["--results", str(RESULTS)] if self.inputs.runs else []
 
     def _other_manifests(self) -> list[str]:
-        """Plans whose finished rows are shown beside ours: other machines' of the same experiments,
+        """Other plans whose finished rows are shown too: of the same experiments on other machines,
         or all."""
         first = self.plans[0]
         is_all = first.shown == "all" and not first.recorded
@@ -93,8 +94,8 @@ class Workflow:
 
     @exits_with_message()
     def begin(self, targets: Collection[str] = ()) -> bool:
-        """Takes the results' lock and writes the plan for Snakemake's `targets`; true where one
-        before was killed."""
+        """Takes the lock of the results and writes the plan for Snakemake's `targets`. Returns True
+        if an earlier sweep was killed."""
         self._sweep.targets = sorted(targets) or self._sweep.targets
         store.check_writable(RESULTS)
         try:  # before the first run fails
@@ -111,8 +112,8 @@ class Workflow:
         return is_left_over
 
     def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
-        """Says how long Snakemake's `jobs` will take, those of GPUs on `gpus` at once; nothing
-        where none measures."""
+        """Prints how long Snakemake's `jobs` will take, with `gpus` GPU jobs at a time; nothing if
+        no job measures."""
         due = set[str]()
         has_page = False
         for job in jobs:
@@ -130,8 +131,8 @@ class Workflow:
         say(estimate.in_words(seconds, self._sweep.budget_min), file=sys.stderr)
 
     def outlook(self, dag: Any) -> str:
-        """Says how long a dry run's jobs would take, and what they would ask a cluster for; empty
-        without any."""
+        """Sentence about the time of a dry run's jobs and their request from a cluster; "" if no
+        job measures."""
         batches = defaultdict[Any, list[Any]](list)
         devices = dict[str, int]()
         has_page = False
@@ -146,9 +147,9 @@ class Workflow:
         rest = self._sweep.rest(devices, has_page)
         return estimate.outlook(list(batches.values()), devices, rest, bool(self.gpu))
 
-    def shows_what_there_is(self, jobs: Iterable[Any]) -> bool:
-        """True where a sweep that was interrupted or failed can still write a page; says how to go
-        on at the end."""
+    def can_write_partial_page(self, jobs: Iterable[Any]) -> bool:
+        """True if a sweep that was interrupted or failed has rows for a page that is still missing.
+        Also prints at exit how to continue."""
         try:
             store.check_writable(RESULTS)
         except ConfigurationError as error:
@@ -158,47 +159,45 @@ class Workflow:
 
         @atexit.register
         def say_how_to_go_on() -> None:
-            sentences = [
-                f"{len(self.inputs.complete_rows)} of {len(self.inputs.runs)} rows are kept"
-            ]
+            kept, planned = len(self.inputs.complete_rows), len(self.inputs.runs)
+            sentences = [f"{kept} of {planned} rows are kept"]
             if PAGE.exists() and PAGE.stat().st_mtime >= began:
                 sentences.append(f"page: {PAGE.resolve()}")
-            sentences.append(f"to go on: {self._sweep.command(*self._beside_runs)}")
+            sentences.append(f"to go on: {self._sweep.command(*self._page_overrides)}")
             say("\n" + " · ".join(sentences), file=sys.stderr)
 
-        has_page = bool(self.inputs.complete_rows) and any(
-            own_name(job.rule.name) == "page" for job in jobs
-        )
+        is_page_due = any(own_name(job.rule.name) == "page" for job in jobs)
+        has_page = bool(self.inputs.complete_rows) and is_page_due
         if has_page and lifetime.interrupted:
             say("Interrupted: writing the page of what there is", file=sys.stderr)
         return has_page
 
     @exits_with_message()
     def clear_lock(self) -> None:
-        """Forgets the holder of the results' lock; ends the process with one message where it
-        lives."""
+        """Clears the lock of the results; ends the process with a message if its holder is
+        alive."""
         store.clear(RESULTS)
 
     @property
     def warm(self) -> str:
-        """Shell functions that work in the warm worker, or without one directly: `measure STEP …` and
-        `mfulab COMMAND …`."""
+        """Definitions of the shell functions `measure STEP …` and `mfulab COMMAND …`, which run in
+        the warm worker, or directly if there is none."""
         command = shlex.join([sys.executable, "-S", "-E", client.__file__])
         limit = max((plan.time_limit_s for plan in self.plans), default=0)
-        # 137: killed by SIGKILL. Snakemake formats a prefix: braces are doubled.
-        again = f'{{{{ [ $? = 137 ] && {command} {client.KILLED} "$@"; }}}}'
-        functions = [f'warm() {{{{ {command} "$@" || {again}; }}}}']
+        # 137: killed by SIGKILL. Braces are doubled, as Snakemake formats a shell prefix.
+        report_killed = f'{{{{ [ $? = 137 ] && {command} {client.KILLED} "$@"; }}}}'
+        functions = [f'warm() {{{{ {command} "$@" || {report_killed}; }}}}']
         for name, path in {"measure": script("run"), "mfulab": script("command")}.items():
             functions.append(f'{name}() {{{{ warm {shlex.quote(path)} "$@"; }}}}')
         variables = f"{client.TIME_LIMIT}={limit:g}"
-        if math.isfinite(self._sweep.budget_min):  # which is this sweep's own
+        if math.isfinite(self._sweep.budget_min):
             variables += f" {budget.VARIABLE}={budget.PLAN}"
         return f"export {variables}; {'; '.join(functions)}; "
 
     def work(self, jobs: Iterable[Any]) -> str:
-        """Names what Snakemake's `jobs` do, and what runs import beside torch, as
-        `server.modules_for`."""
-        if not self.inputs.runs:  # recorded machines alone
+        """Names the work of Snakemake's `jobs`, and what runs import in addition to torch, as
+        `server.modules_for` takes it."""
+        if not self.inputs.runs:  # a report of recorded machines
             return "report"
         work = "both" if any(own_name(job.rule.name) == "tables" for job in jobs) else "rows"
         return " ".join([work, *imported([run.text for run in self.inputs.runs.values()])])

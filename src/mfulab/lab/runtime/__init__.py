@@ -1,1 +1,1 @@
-"""Runs as processes: the warm worker that forks them, their devices, limits and ends."""
+"""Runs as processes: the warm worker that forks them, and their devices, time limits and ends."""

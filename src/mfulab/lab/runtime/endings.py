@@ -1,5 +1,5 @@
-"""Endings of a run from outside, or what left it out: a key of section `verdict` of the catalogues and
-its numbers, as JSON. Standard library alone, as each run's client reads it."""
+"""Reasons why a run was ended from outside or left out: a key of the catalogues' section `verdict`
+and its numbers, as JSON. Standard library alone, as the client that starts each run imports it."""
 
 import json
 import math
@@ -16,7 +16,7 @@ MEMORY = "killed_for_memory"
 EXITED = "exited_without_row"
 LATE = "time_limit_reached"
 DEVICE_HELD = "device_held"
-# Ends after which another process of the same run may well come to its end.
+# Ends after which another process of the same run may well succeed.
 BY_CHANCE = (SIGNALLED, INTERRUPTED, UNSUPERVISED)
 
 
@@ -26,12 +26,12 @@ def ending(key: str, **numbers: float | str) -> str:
 
 
 def key_of(cell: str | None) -> str:
-    """Key in a cell of `ended_by`; empty for an empty or unreadable one."""
+    """Key in a cell of `ended_by`; "" if the cell is empty or unreadable."""
     return next(iter(_content(cell)), "")
 
 
 def numbers_of(cell: str | None) -> Values:
-    """Numbers beside the key of a cell of `ended_by`; empty without any."""
+    """Numbers in a cell of `ended_by`; empty if there are none."""
     numbers = next(iter(_content(cell).values()), None)
     if isinstance(numbers, dict):
         return numbers

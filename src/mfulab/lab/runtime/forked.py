@@ -1,4 +1,4 @@
-"""Draws several figures at once, each in a forked process that shares the tables."""
+"""Draws several figures at a time, each in a forked process that shares the tables."""
 
 import multiprocessing
 import os
@@ -13,46 +13,47 @@ from mfulab.core.parts import Content
 from mfulab.device.cpu import usable_cores
 from mfulab.device.system import end_with_parent
 
-# A pool that lost a process (a RuntimeError), or none: no /dev/shm, too little memory, too many processes.
+# Errors of a pool that lost a process, or that cannot start: no /dev/shm, too little memory, too
+# many processes.
 NO_POOL = (ImportError, OSError, RuntimeError)
-MOST = 16  # processes: each takes some 0.1 s to fork and to tell what it drew
+MOST = 16  # processes; each takes about 0.1 s to fork and to return its result
 _work: Callable[[str], Any]
 
 
 def drawing_cores() -> int:
-    """Processes that draw at once; 1 where none can be forked."""
+    """Number of processes that draw at a time; 1 if forking is not supported."""
     if sys.platform == "linux":
         return min(MOST, usable_cores())
     return 1
 
 
 def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
-    """Results of `work` for each name: on Linux by a forked process a core. Here what a dead
-    process left, and all where none can be begun."""
-    if (cores := min(drawing_cores(), len(names))) < 2:
+    """Results of `work` for each name. On Linux, each core has a forked process. Results that a
+    dead process left out are computed in this process, all of them if no process can start."""
+    cores = min(drawing_cores(), len(names))
+    if cores < 2:
         return list(map(work, names))
-    global _work  # forked with the processes: a closure cannot be sent to one
+    global _work  # inherited by the forked processes, as a closure cannot be sent to them
     _work = work
-    begun = dict[str, Future[Any]]()
-    made = Content()
+    futures = dict[str, Future[Any]]()
+    results = Content()
     others = set(multiprocessing.active_children())
+    fork = multiprocessing.get_context("fork")
     with (
         suppress(*NO_POOL),
-        ProcessPoolExecutor(
-            cores, multiprocessing.get_context("fork"), end_with_parent, (os.getpid(),)
-        ) as pool,
+        ProcessPoolExecutor(cores, fork, end_with_parent, (os.getpid(),)) as pool,
     ):
         for name in names:
-            begun[name] = pool.submit(_call, name)
-    _end(set(multiprocessing.active_children()) - others)
-    for name, drawing in begun.items():
+            futures[name] = pool.submit(_call, name)
+    _kill(set(multiprocessing.active_children()) - others)
+    for name, future in futures.items():
         with suppress(BrokenExecutor):
-            made[name] = drawing.result()
-    return [made[name] if name in made else work(name) for name in names]
+            results[name] = future.result()
+    return [results[name] if name in results else work(name) for name in names]
 
 
-def _end(processes: Iterable[BaseProcess]) -> None:
-    """Ends what a pool had begun when the next process could not be: nobody else would."""
+def _kill(processes: Iterable[BaseProcess]) -> None:
+    """Kills the processes that a pool started before it failed to start the next one."""
     for process in processes:
         process.kill()
         process.join()

@@ -1,12 +1,12 @@
-"""Memory of what runs took, beside what was predicted: the one place by which an estimate, a budget
-and what a budget leaves are corrected. Standard library alone."""
+"""Compares what runs took with what was predicted. Estimates, budgets and the rest of a budget are
+corrected by it alone. Uses the standard library only."""
 
 from collections import defaultdict
 
 
 class Ledger:
-    """Seconds predicted and taken, in all, by measurement, and by group of a measurement's alike
-    runs. A group is `MEASUREMENT KIND`; `usual_s` is what a run takes on average by prediction."""
+    """Sums of predicted and actual seconds: of all runs, per measurement, and per group of similar
+    runs. A group is named `MEASUREMENT KIND`. `usual_s` is the mean prediction for a run."""
 
     def __init__(self, usual_s: float) -> None:
         self._usual_s = max(1e-3, usual_s)
@@ -15,18 +15,19 @@ class Ledger:
 
     @property
     def took_s(self) -> float:
-        """Seconds that all noted runs took together."""
+        """Total seconds that all noted runs took."""
         return self._took_s[""]
 
     def note(self, group: str, predicted_s: float, took_s: float) -> None:
-        """Adds a run that has ended."""
+        """Adds a finished run."""
         for level in _levels(group):
             self._predicted_s[level] += predicted_s
-            self._took_s[level] += max(1e-3, took_s)  # of a clock that was set back, too
+            self._took_s[level] += max(1e-3, took_s)  # may be negative if a clock was set back
 
     def slower(self, group: str) -> float:
-        """Seconds taken ÷ predicted, as is expected of a group's next run. At each level a usual
-        run counts as one that took what the level above expects, so that few runs say little."""
+        """Expected ratio of actual to predicted seconds for a group's next run. At each level one
+        additional run is assumed that took what the level above expects, so that few runs change
+        little."""
         expected = 1.0
         for level in _levels(group):
             took_s = self._took_s[level] + self._usual_s * expected
@@ -35,4 +36,5 @@ class Ledger:
 
 
 def _levels(group: str) -> tuple[str, str, str]:
+    """Keys of the three sums: all runs, the measurement, and the group."""
     return "", group.partition(" ")[0], f"{group} "

@@ -1,5 +1,5 @@
-"""Starts the warm worker for the length of a workflow on this machine, and gives the runs the list
-of its GPUs."""
+"""Starts and stops the warm worker with a workflow on this machine, and passes the list of its GPUs
+to the runs."""
 
 import json
 import os
@@ -19,28 +19,31 @@ from mfulab.lab.runtime.client import SOCKET, THREADS
 from mfulab.lab.runtime.devices import GPUS, SHOWN
 from mfulab.lab.runtime.processes import WORKFLOW
 
-_running = ExitStack()  # of the worker
-interrupted = False  # by a signal, after which what Snakemake says of jobs that it ended is no news
+_running = ExitStack()  # ends the worker
+# True after a signal: Snakemake's messages about jobs that it ended are then not shown.
+interrupted = False
 
 
 def start(is_local: bool = True, work: str = "both") -> None:
-    """Starts a worker for `work` that ends with this process, and announces it to later child
-    processes."""
+    """Starts a worker for `work` that ends with this process, and sets the variables by which later
+    child processes find it. Does nothing unless `is_local`."""
     if not is_local:
         return
     os.environ[WORKFLOW] = str(os.getpid())
-    shown = []
-    with suppress(NoDeviceError):  # planning has told the user, unless no run needs a GPU
-        if shown := [gpu for kind in vendors.kinds() for gpu in gpus(kind)]:
-            os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in shown)
-            os.environ[SHOWN] = json.dumps(
-                {device.uuid: visible([device.uuid]) for device in shown}
-            )
-    for device in [*(gpu.uuid for gpu in shown), "cpu"]:
-        with suppress(RuntimeError):  # which its runs tell
-            if held_by := devices.holder(devices.lock_path(device, os.environ)):
+    found = []
+    with suppress(NoDeviceError):  # planning has reported it, unless no run needs a GPU
+        for kind in vendors.kinds():
+            found += gpus(kind)
+        if found:
+            os.environ[GPUS] = ",".join(f"{slug(gpu.name)}:{gpu.uuid}" for gpu in found)
+            os.environ[SHOWN] = json.dumps({gpu.uuid: visible([gpu.uuid]) for gpu in found})
+    for device in [*(gpu.uuid for gpu in found), "cpu"]:
+        with suppress(RuntimeError):  # reported by the device's runs
+            held_by = devices.holder(devices.lock_path(device, os.environ))
+            if held_by:
                 say(f"mfulab: {held_by}", file=sys.stderr)
-    if path := _running.enter_context(worker(work)):
+    path = _running.enter_context(worker(work))
+    if path:
         os.environ[SOCKET] = path
 
 
@@ -53,8 +56,8 @@ def stop() -> None:
 
 @contextmanager
 def worker(work: str = "both") -> Iterator[str]:
-    """The socket of a worker with this process's environment, until the block ends; empty where
-    runs go without one."""
+    """Starts a worker with this process's environment for the block. Yields the path of its socket;
+    "" if no worker can be used."""
     if not system.CAN_FORK_AFTER_IMPORTS or os.environ.get(SOCKET) == "":
         yield ""
         return
@@ -62,12 +65,12 @@ def worker(work: str = "both") -> Iterator[str]:
     for key, value in os.environ.items():
         if key not in THREADS:
             environment[key] = value
-    # asked while it imports, torch must not wake CUDA up
+    # Lets torch check for CUDA without initialising it, as a library may ask while it is imported.
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     with ExitStack() as stack:
         try:
             folder, listener = stack.enter_context(_listening())
-        except OSError as error:  # no folder can be written, or its name is too long for a socket
+        except OSError as error:  # no folder is writable, or its name is too long for a socket
             reason = error.strerror or str(error)
             say(f"mfulab: runs go on without a warm worker: {reason}", file=sys.stderr)
             yield ""
@@ -81,7 +84,7 @@ def worker(work: str = "both") -> Iterator[str]:
                 str(folder),
                 work,
             ],
-            # only this process holds its other end, and even SIGKILL lets it go
+            # Only this process holds the other end, which closes even after SIGKILL.
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
             start_new_session=True,
@@ -91,15 +94,15 @@ def worker(work: str = "both") -> Iterator[str]:
         try:
             yield f"{folder}/socket"
         finally:
-            process.kill()  # also where it is still importing
-            process.communicate()  # ends the lifeline, and with it the runs
+            process.kill()  # even if it is still importing
+            process.communicate()  # closes the lifeline, which ends the runs
 
 
 @contextmanager
 def _listening() -> Iterator[tuple[Path, socket.socket]]:
-    """A folder of this process alone and the socket in it. It listens already, so that a run waits
-    in the queue while the worker imports, and hears at once if it dies. A socket's path may have
-    107 bytes: its folder is below /tmp where that can be written."""
+    """Yields a private folder and a listening socket in it. It listens before the worker starts, so
+    that a run can queue while the worker imports, and notices at once if it dies. The path of a
+    socket is limited to 107 bytes, hence a folder in /tmp if that is writable."""
     parent = "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108 (a folder of its own)
     with scratch(parent) as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{folder}/socket")

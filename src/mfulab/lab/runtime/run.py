@@ -1,5 +1,5 @@
-"""One planned run, from its config to its row: whatever happens becomes a row, written whole or not
-at all."""
+"""Executes one planned run, from its config to its row. Whatever happens becomes a row, which is
+written completely or not at all."""
 
 import importlib
 import mmap
@@ -53,11 +53,12 @@ from mfulab.lab.runtime.client import HALVED, INSTEAD_OF, REFUSED
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.timing.statistics import relative_half_width
 
-FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
+FEWEST_REPLICATES = 3  # to be called precise, as two may agree by chance
+# Bounds of the memory that shifts a run's addresses: 64 MB of pages, and some bytes of the heap.
 MOST_PAGES = 1 << 14
-MOST_BYTES = 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
+MOST_BYTES = 1 << 16
 OUT_OF_MEMORY: Status = "out_of_memory"
-# Status of a run that ended from outside, by the key of its ending; of all others `failed`.
+# Status of a run that was ended from outside, by the key of its ending; `failed` for all others.
 ENDED: Mapping[str, Status] = {
     endings.LEFT_OUT: NOT_MEASURED,
     endings.STOPPED: NOT_MEASURED,
@@ -66,33 +67,33 @@ ENDED: Mapping[str, Status] = {
 
 
 def main(step: str) -> None:
-    """Measures the run of `--config FILE`; `--failed ENDING --after SECONDS` writes the row of one
-    that ended so. Of a step out of memory it leaves half the batch, which the client measures
-    `--instead-of` the other's FILE."""
-    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
-    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
-    config = Path(given["--config"])
+    """Measures the run of `--config FILE`. With `--failed ENDING --after SECONDS`, writes the row
+    of one that was ended so. If a profiled step runs out of memory, leaves a config with half its
+    batch. The client measures that with `--instead-of FILE`, which names the first config."""
+    sys.path.insert(0, str(Path.cwd()))  # a user's own model may be a module in this folder
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    config = Path(options["--config"])
     try:
-        took = float(given.get("--after") or 0) or None
-        failed = given.get("--failed")
+        took = float(options.get("--after") or 0) or None
+        failed = options.get("--failed")
         row = record_failure(step, config, failed, took) if failed else measure(step, config)
-        if row.status == "ok" and INSTEAD_OF in given:
-            _stand_in(config, Path(given[INSTEAD_OF]))
+        if row.status == "ok" and INSTEAD_OF in options:
+            _stand_in(config, Path(options[INSTEAD_OF]))
     except ConfigurationError as error:
         say(f"mfulab: {error}", file=sys.stderr)
         sys.exit(REFUSED)
     except KeyboardInterrupt:
         say("interrupted", file=sys.stderr, flush=True)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)  # whoever waits hears what ended it
+        os.kill(os.getpid(), signal.SIGINT)  # the parent sees which signal ended it
     say(": ".join(filter(None, (row.status, row.run, verdicts.message(row.message)))))
     if row.status == OUT_OF_MEMORY and not failed and _halve(step, config):
         sys.exit(HALVED)
 
 
 def _halve(step: str, path: Path) -> bool:
-    """Leaves the config of half the batch of a step's first process, unless it is planned; true
-    where it is left."""
+    """Writes a config with half the batch for the first process of a profiled step, unless that run
+    is planned anyway. Returns True if written."""
     half = path.parent.with_name(halved(path.parent.name)) / "config.json"
     content = read_json(path)
     is_planned = half.exists() and not half.with_name(STANDS_IN).exists()
@@ -103,35 +104,35 @@ def _halve(step: str, path: Path) -> bool:
     return True
 
 
-def _stand_in(path: Path, asked: Path) -> None:
-    """Counts FLOPs of a batch that was measured instead of another, and says so in the other's
-    row."""
+def _stand_in(path: Path, larger: Path) -> None:
+    """Completes a run that was measured in place of one with a larger batch: counts its FLOPs, and
+    adds a sentence to the larger one's row."""
     from mfulab.device import identity
 
     content = read_json(path)
-    other = read_json(asked)
+    larger_batch = read_json(larger)["batch_size"]
     count = path.absolute().parents[3] / "count_flops" / path.parent.name / "config.json"
     fields = MEASUREMENTS["count_flops"].config.model_fields.keys() & content
     write_json(count, pick_all(content, sorted(fields)), indent=1)
     measure("count_flops", count)
     size = identity.memory_bytes(identity.resolve(content["device"]["type"]))
-    numbers = {"asked": other["batch_size"], "measured": content["batch_size"]}
+    numbers = {"asked": larger_batch, "measured": content["batch_size"]}
     smaller = Said("smaller_batch", numbers)
     if size:
         smaller = Said("smaller_batch_for", numbers | {"gb": size / 1e9})
-    [row] = read_csv(asked.with_name("row.csv"))
+    [row] = read_csv(larger.with_name("row.csv"))
     sentences = [smaller, of_cell(row["message"])]
     message = cell_of(joined(drop_none(sentences)))
-    write_csv(asked.with_name("row.csv"), [row | {"message": message}])
+    write_csv(larger.with_name("row.csv"), [row | {"message": message}])
 
 
 def measure(step: str, config_path: Path) -> Row:
-    """Measures the run at `config_path` into its folder. Raises ConfigurationError for another's
-    config or device."""
+    """Measures the run at `config_path` and writes its row into the same folder. Raises
+    ConfigurationError if the config is of another measurement or device."""
     started = time.perf_counter()
     started_at = datetime.now(UTC)
     config = read_config(step, config_path)
-    folder = config_path.absolute().parent  # a model may go elsewhere
+    folder = config_path.absolute().parent  # a model may change the current folder
     hardware = check_device(config, folder)
     row_of = MEASUREMENTS[step].row.of
     before = circumstances()
@@ -142,9 +143,9 @@ def measure(step: str, config_path: Path) -> Row:
         measure_of_step = importlib.import_module(f"mfulab.measurements.{step}.measure").measure
         with heard():
             measured = _as_before(step, config, folder) or measure_of_step(config, folder)
-    except (Exception, SystemExit) as error:  # argparse in a model's module ends the process
-        if not isinstance(error, ConfigurationError):  # whose sentence says it all
-            traceback.print_exc()  # into the log; the row has the sentence
+    except (Exception, SystemExit) as error:  # argparse in a model's module raises SystemExit
+        if not isinstance(error, ConfigurationError):  # its sentence is enough
+            traceback.print_exc()  # goes to the log; the row has the sentence
         status = _status_of(error)
         measured = Measured(row_of(config, status=status, message=_message(error)))
     measured.row.process_s = time.perf_counter() - started
@@ -156,7 +157,7 @@ def measure(step: str, config_path: Path) -> Row:
 
 
 def uuids(config: StepConfig) -> str:
-    """Identifiers of the GPUs that a run sees, as its vendor's library tells them."""
+    """Identifiers of the GPUs that a run sees, joined by spaces; "" without a GPU."""
     from mfulab.device import identity, is_gpu
 
     if not config.on_device:
@@ -168,49 +169,47 @@ def uuids(config: StepConfig) -> str:
 
 
 def elsewhere() -> tuple[mmap.mmap, bytearray]:
-    """Memory of random size: while it is kept, what a run allocates lies elsewhere than in the
-    process before it."""
+    """Allocates memory of a random size. While it is kept, the addresses of a run's data differ
+    from those in the process before it."""
     chance = random.SystemRandom()
     pages = chance.randint(1, MOST_PAGES)
-    held = mmap.mmap(-1, pages * mmap.PAGESIZE)
-    held[:: mmap.PAGESIZE] = bytes(pages)  # touched, so that it is there
-    return held, bytearray(chance.randrange(MOST_BYTES))
+    mapped = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    mapped[:: mmap.PAGESIZE] = bytes(pages)  # touches each page, so that it is allocated
+    return mapped, bytearray(chance.randrange(MOST_BYTES))
 
 
 def record_failure(
     step: str, config_path: Path, ended_by: str, process_s: float | None = None
 ) -> Row:
-    """Writes the row of a run ended from outside (killed, crashed, late), after `process_s`; or of
-    one not begun. `ended_by` is its ending, as of mfulab.lab.runtime.endings."""
+    """Writes the row of a run that was ended from outside (killed, crashed, late) after `process_s`
+    seconds, or never begun. `ended_by` is its ending, in the form of mfulab.lab.runtime.endings."""
     config = read_config(step, config_path)
     folder = config_path.parent
-    hardware = ""
-    if config.on_device:
-        hardware = folder.parents[1].name
+    hardware = folder.parents[1].name if config.on_device else ""
     status = ENDED.get(endings.key_of(ended_by), "failed")
-    message = ended_by
     row_of = MEASUREMENTS[step].row.of
-    measured = Measured(row_of(config, status=status, message=message, ended_by=ended_by))
+    measured = Measured(row_of(config, status=status, message=ended_by, ended_by=ended_by))
     measured.row.process_s = process_s
-    return _finish(
-        measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0)
-    )
+    started_at = datetime.now(UTC) - timedelta(seconds=process_s or 0)
+    return _finish(measured, folder, hardware, started_at)
 
 
 def read_config(step: str, path: Path) -> StepConfig:
-    """The validated config of a run. Raises ConfigurationError."""
+    """The validated config of a run. Raises ConfigurationError if it cannot be read or is
+    invalid."""
     try:
         return MEASUREMENTS[step].config.model_validate(read_json(path))
     except (FileNotFoundError, UnreadableError) as error:
         raise ConfigurationError(Said("plan_anew", {"sentence": said_by(error)})) from error
     except ValidationError as error:
-        wrong: Numbers = {"file": str(path), "step": step, "error": error.errors()[0]["msg"]}
-        raise ConfigurationError(Said("no_config_of", wrong)) from error
+        message = error.errors()[0]["msg"]
+        details: Numbers = {"file": str(path), "step": step, "error": message}
+        raise ConfigurationError(Said("no_config_of", details)) from error
 
 
 def check_device(config: StepConfig, folder: Path) -> str:
-    """The hardware that the run's folder claims. Raises ConfigurationError if this machine is
-    another one."""
+    """The hardware in the path of the run's folder, "" if it needs no device. Raises
+    ConfigurationError if this machine is another one."""
     if not config.on_device:
         return ""
     from mfulab.device.identity import NoDeviceError, hardware_slug
@@ -221,18 +220,16 @@ def check_device(config: StepConfig, folder: Path) -> str:
     except NoDeviceError as error:
         raise ConfigurationError(of_source(f"hardware={claimed}", said_by(error))) from error
     if here != claimed:
-        other: Numbers = {"planned": claimed, "here": here}
-        raise ConfigurationError(Said("planned_for_another", other))
+        slugs: Numbers = {"planned": claimed, "here": here}
+        raise ConfigurationError(Said("planned_for_another", slugs))
     return claimed
 
 
 def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
-    """Outcome of a replicate that needs no measuring: it would end as the one before, or all before
-    are precise."""
-    rows = []
-    before = previous(
-        folder.name
-    )  # of the replicates before this one that are there, the latest first
+    """Result of a replicate that need not be measured: the one before failed in a way that would
+    repeat, or all before are precise enough. None if it must be measured."""
+    rows = []  # of earlier replicates, the latest first
+    before = previous(folder.name)
     while before:
         with suppress(FileNotFoundError, UnreadableError):
             for row in read_csv(folder.with_name(before) / "row.csv")[:1]:
@@ -240,22 +237,15 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
                     rows.append(row)
         before = previous(before)
     row_of = MEASUREMENTS[step].row.of
-    last = {}
-    if rows:
-        last = rows[0]
+    last = rows[0] if rows else {}
     ended_by = last.get("ended_by") or None
     has_failed = last.get("status", "ok") != "ok"
     if has_failed and endings.key_of(ended_by) not in endings.BY_CHANCE:
         message = last.get("message", "")
         return Measured(row_of(config, status=last["status"], message=message, ended_by=ended_by))
     wanted = getattr(getattr(config, "timing", None), "relative_precision", None)
-    times = []
-    for row in rows:
-        if row.get("time_s"):
-            times.append(float(row["time_s"]))
-    reached = None
-    if len(times) >= FEWEST_REPLICATES:
-        reached = relative_half_width(times)
+    times = [float(row["time_s"]) for row in rows if row.get("time_s")]
+    reached = relative_half_width(times) if len(times) >= FEWEST_REPLICATES else None
     if wanted is None or reached is None or reached > wanted:
         return None
     numbers = {"count": len(times), "reached": reached, "wanted": wanted}
@@ -271,9 +261,10 @@ def _status_of(error: BaseException) -> Status:
 
 
 def _message(error: BaseException) -> str:
-    """The sentence of an error of ours, or the first line of another's, with its notes."""
+    """Cell for a row's `message`: the sentence of an UnsupportedError, or type and first line of
+    any other error, followed by its notes."""
     notes = list(map(as_told, getattr(error, "__notes__", ())))
-    # A semaphore's error names no file.
+    # Errors of semaphores name no file.
     is_nameless = isinstance(error, OSError) and error.filename is None
     if is_nameless and not system.has_semaphores():
         notes.append(Said("no_semaphores"))
@@ -296,8 +287,8 @@ def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetim
 
 @cache
 def commit() -> str:
-    """The short git commit of the code that runs, with `-dirty` where tracked files were changed;
-    empty outside git."""
+    """Short git commit of the running code, with `-dirty` if tracked files were changed; "" outside
+    git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     with suppress(OSError, subprocess.CalledProcessError):
         done = subprocess.run(
@@ -307,6 +298,6 @@ def commit() -> str:
     return ""
 
 
-if __name__ == "__main__":  # where no checkout has scripts/run.py
-    sys.path.pop(0)  # this folder
+if __name__ == "__main__":  # used without a checkout, which has scripts/run.py
+    sys.path.pop(0)  # this folder, whose modules must not shadow others
     main(sys.argv.pop(1))

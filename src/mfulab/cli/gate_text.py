@@ -1,5 +1,5 @@
-"""Tells a gate's verdict as a sentence, as JSON or as Markdown, with the slowdown that would have been
-found; and where it stands meanwhile."""
+"""Prints a gate's verdict as text, JSON or Markdown, with the smallest slowdown that it could
+detect; and its progress."""
 
 import json
 import sys
@@ -17,12 +17,13 @@ from mfulab.core.said import Said
 from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.timing.paired import MARKS, Compared
 
-SAID_EVERY_S = 30.0  # of progress, where no terminal shows it in one line
+SAID_EVERY_S = 30.0  # interval of progress lines if stderr is not a terminal
 
 
 @dataclass(frozen=True)
-class Told:
-    """A verdict with what is said beside it; `compared` holds times, of a rate 1 ÷ it."""
+class Outcome:
+    """A gate's verdict and what is printed with it. `compared` holds times; for a rate, 1 ÷
+    rate."""
 
     compared: Compared
     count: int
@@ -31,12 +32,12 @@ class Told:
     unit: str
     is_rate: bool
     noticeable: float
-    commands: tuple[Said, Said]  # the old, or what it is of, and the new
+    commands: tuple[Said, Said]  # the old one, or the baseline's, and the new one
     warning: Said | None = None
 
     @property
     def values(self) -> tuple[float, float]:
-        """The old and the new value, of a rate as it was printed."""
+        """The old and the new value; rates as the command printed them."""
         old, new = self.compared.old_s, self.compared.new_s
         assert old is not None
         assert new is not None
@@ -45,13 +46,13 @@ class Told:
         return (old, new)
 
     def change(self, ratio: float) -> str:
-        """A ratio of times as a change of what was measured."""
+        """Formats a ratio of times as the change of the measured quantity."""
         if self.is_rate:
             return change(1 / ratio)
         return change(ratio)
 
     def verdict(self, text: Texts) -> str:
-        """The verdict, and within what where the two are the same."""
+        """The verdict in words; for "same" also within which margin."""
         word = text.name("compared", self.compared.verdict)
         if self.compared.verdict == "same":
             return text("same_within", same=word, noticeable=100 * self.noticeable)
@@ -59,7 +60,7 @@ class Told:
 
     @property
     def answer(self) -> Answer:
-        """The change of what was measured in %, of a rate that of the rate."""
+        """Change of the measured quantity in %: of the time, or of the rate."""
         answer = self.compared.answer
         ratio = self.compared.ratio
         if answer.value is None or not ratio:
@@ -69,7 +70,8 @@ class Told:
 
     @property
     def interval(self) -> str:
-        """The ends of the 95 % interval of the change, the smaller value first; empty for none."""
+        """Ends of the 95 % confidence interval of the change, the smaller first; "" if there is
+        none."""
         low, high = self.compared.ratio_low, self.compared.ratio_high
         if low is None or high is None:
             return ""
@@ -77,21 +79,22 @@ class Told:
         return " … ".join(map(self.change, ends))
 
     def power(self, text: Texts) -> str:
-        """The slowdown that would have been found."""
+        """Says which slowdown would have been detected."""
         detects = self.compared.detects_percent
         if not detects:
             return text("finds_none")
         return text("finds", size=at_least(1 + detects / 100))
 
     def remarks(self, text: Texts) -> list[str]:
-        """Count and time of what was measured, why the verdict is open, and the warning."""
+        """Number and duration of the measurements, the reason if the verdict is open, and the
+        warning."""
         measured = text(self.counted, count=self.count, seconds=self.seconds)
         reasons = filter(None, [self.compared.because, self.warning])
         return [measured, *map(in_words, reasons)]
 
 
-def tell(outcome: Told, form: str) -> None:
-    """Prints a verdict as `text`, `json` or `markdown`."""
+def tell(outcome: Outcome, form: str) -> None:
+    """Prints an outcome as `text`, `json` or `markdown`."""
     if form == "json":
         say(_json(outcome))
         return
@@ -100,21 +103,23 @@ def tell(outcome: Told, form: str) -> None:
 
 
 def progress() -> Callable[[Said], object]:
-    """Says where a gate stands: in one line of a terminal, elsewhere a line now and then."""
+    """Function that prints a gate's progress: updated in place in a terminal, else a line every
+    `SAID_EVERY_S` seconds."""
     if sys.stderr.isatty():
         return lambda line: say_over(in_words(line))
-    said = [time.monotonic()]
+    printed_at = time.monotonic()
 
     def say_rarely(line: Said) -> None:
+        nonlocal printed_at
         now = time.monotonic()
-        if now - said[0] >= SAID_EVERY_S:
-            said[0] = now
+        if now - printed_at >= SAID_EVERY_S:
+            printed_at = now
             say(in_words(line), file=sys.stderr, flush=True)
 
     return say_rarely
 
 
-def _text(outcome: Told, text: Texts) -> str:
+def _text(outcome: Outcome, text: Texts) -> str:
     old, new = (quantity(value, outcome.unit) for value in outcome.values)
     ratio = outcome.compared.ratio
     assert ratio is not None
@@ -125,8 +130,8 @@ def _text(outcome: Told, text: Texts) -> str:
     return "\n".join([first, power, "; ".join(outcome.remarks(text))])
 
 
-def _json(outcome: Told) -> str:
-    """Keys as in the text, words in English; the ratio is of times, also where a rate was read."""
+def _json(outcome: Outcome) -> str:
+    """Line of JSON with English texts. `ratio` is of times, even if a rate was measured."""
     row = outcome.compared.row()
     for key in ("step", "run", "old_s", "new_s"):
         del row[key]
@@ -136,8 +141,8 @@ def _json(outcome: Told) -> str:
     return json.dumps(outcome.answer.line(row))
 
 
-def _markdown(outcome: Told, text: Texts) -> str:
-    """A heading and a table, for a comment where code is reviewed."""
+def _markdown(outcome: Outcome, text: Texts) -> str:
+    """A heading and a table, for comments in code review."""
     old, new = (quantity(value, outcome.unit) for value in outcome.values)
     ratio = outcome.compared.ratio
     assert ratio is not None

@@ -1,4 +1,4 @@
-"""Lines of `mfulab check` as sentences, tables, bars and Prometheus's text, in the terminal's
+"""Shows lines of `mfulab check` as sentences, tables, bars and Prometheus's text, in the terminal's
 language."""
 
 import json
@@ -20,8 +20,8 @@ from mfulab.core.terminal_language import usual_language
 from mfulab.loop.interactive.show import bar
 
 State = Literal["low", "unknown", "healthy"]
-# What a value is held against: of a card's links the most that it can have, of the others the
-# median of equal cards or nodes.
+# Source of a reference. card_most: the most links that the card can have; cards_median and
+# nodes_median: the median of equal cards or nodes.
 Source = Literal[
     "",
     "baseline",
@@ -33,23 +33,23 @@ Source = Literal[
     "driver_counters",
 ]
 STATUS: dict[State, int] = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
-OF_EQUALS = 0.95  # share of the median of one node's cards, alone with the same air and driver
-# from which on a median of nodes stands for a device that nothing else is known of
-FEWEST_NODES = 3
-FILE_WIDTH = 200  # columns of a table that goes to no terminal
+# Share of the median of a node's cards below which one is low; they share air and driver.
+CARD_FLOOR = 0.95
+FEWEST_NODES = 3  # nodes or cards from which on their median is a reference
+FILE_WIDTH = 200  # columns of a table that is not printed to a terminal
 NOTHING_KNOWN = Said("check_knows_nothing")
 
 
 class Value(TypedDict, total=False):
-    """One reading of a check, and what it is held against; `reason` is {key: numbers}, or a text of
-    an older line."""
+    """One reading of a check with its reference. `reason` is {key: numbers}, or a text in an older
+    line."""
 
     value: Required[float | None]
     unit: Required[str]
     reason: Required[str | Mapping[str, Mapping[str, object]]]
     reference: float | None
     source: Source
-    at_mhz: float | None  # the clock of a reference for a card that its power limit holds
+    at_mhz: float | None  # clock of the reference, if the card's power limit sets its clock
     share: float | None
     state: State
 
@@ -65,7 +65,8 @@ class Line(TypedDict, total=False):
 
 
 def medians(lines: Iterable[Line], device: str) -> dict[str, float]:
-    """Median of each value over the lines of a device; of fewer than three lines none."""
+    """Median of each value over the lines of a device; values in fewer than `FEWEST_NODES` lines
+    are left out."""
     columns = defaultdict[str, list[float]](list)
     for line in lines:
         if line["device"] != device:
@@ -77,7 +78,7 @@ def medians(lines: Iterable[Line], device: str) -> dict[str, float]:
 
 
 def low(line: Line, language: str = "en") -> str:
-    """Names what is low, and by how much: `bf16_tflop_s −38 % (recording)`."""
+    """Names the values that are low, and by how much: `bf16_tflop_s −38 % (recording)`."""
     text = Texts(language, "check")
     parts = []
     for name, reading in line["values"].items():
@@ -89,7 +90,7 @@ def low(line: Line, language: str = "en") -> str:
 
 
 def _source(reading: Value, text: Texts) -> str:
-    """The words for what a value is held against."""
+    """The source of a reference in words."""
     source = text.name("checked_against", reading["source"])
     clock = reading.get("at_mhz")
     if clock is None:
@@ -101,26 +102,27 @@ def show(line: Line) -> None:
     """Prints the verdict on one device, and a table of its values."""
     language = usual_language()
     text = Texts(language, "check")
-    told = {
+    verdicts = {
         "low": text("is_low", parts=low(line, language)),
         "unknown": sentence(NOTHING_KNOWN.key, {}, language),
+        "healthy": text("is_healthy"),
     }
     console = Terminal(highlight=False, soft_wrap=True)
-    says = told.get(line["state"], text("is_healthy"))
-    console.print(f"{line['node']}, {line['device']}: {says}", style="bold")
+    verdict = verdicts[line["state"]]
+    console.print(f"{line['node']}, {line['device']}: {verdict}", style="bold")
     console.print(_values(line, text))
 
 
 def _values(line: Line, text: Texts) -> Table:
-    """A row a value; without columns for references where nothing has one."""
+    """Table with a row per value; without the columns for references if no value has one."""
     name = Column(text("checked"), no_wrap=True)
     value = Column(text("value"), no_wrap=True, justify="right")
     shown = table([name, value], (text("reference"), text("share")), [text("against")])
     if all(reading["reference"] is None for reading in line["values"].values()):
         shown = table([name, value], (), [""])
         for check, reading in line["values"].items():
-            number, _, _, told = _cells(reading, text)
-            shown.add_row(check, number, told)
+            number, _, _, remark = _cells(reading, text)
+            shown.add_row(check, number, remark)
         return shown
     for check, reading in line["values"].items():
         shown.add_row(check, *_cells(reading, text))
@@ -128,56 +130,62 @@ def _values(line: Line, text: Texts) -> Table:
 
 
 def _cells(reading: Value, text: Texts) -> tuple[str, str, str, str]:
-    """A reading's value, reference and share, and what it is of with its state, or why it lacks."""
+    """Cells of a reading: value, reference, share, and a remark with its source and state, or the
+    reason why there is no value."""
     share = ""
     if reading["share"] is not None:
         share = f"{100 * reading['share']:.0f} %"
-    told = _source(reading, text)
+    remark = _source(reading, text)
     if reading["value"] is None:
-        told = reason(reading["reason"] or "", text.language)
+        remark = reason(reading["reason"] or "", text.language)
     elif reading["state"] != "unknown":
-        told = f"{told}: {text.name('check_state', reading['state'])}"
-    numbers = (_text(reading["value"], reading["unit"]), _text(reading["reference"]))
-    return (*numbers, share, told)
+        remark = f"{remark}: {text.name('check_state', reading['state'])}"
+    numbers = (_number(reading["value"], reading["unit"]), _number(reading["reference"]))
+    return (*numbers, share, remark)
 
 
 def show_nodes(lines: Sequence[Line]) -> None:
-    """Prints a row a node, the worst first, with what is low."""
+    """Prints a table with a row per node, the worst first, and what is low there."""
     language = usual_language()
     text = Texts(language, "check")
-    columns = list(dict.fromkeys(name for line in lines for name in line["values"]))
+    names = dict[str, None]()
+    for line in lines:
+        names |= dict.fromkeys(line["values"])
+    columns = list(names)
     shown = table([text("node"), text("state")], columns, [text("low")])
     for line in sorted(lines, key=lambda line: ([*STATUS].index(line["state"]), line["node"])):
-        readings = map(line["values"].get, columns)
-        values = (_text(reading["value"]) if reading else "" for reading in readings)
+        cells = []
+        for name in columns:
+            reading = line["values"].get(name)
+            cells.append(_number(reading["value"]) if reading else "")
         state = text.name("check_state", line["state"])
-        shown.add_row(line["node"], state, *values, low(line, language))
-    console = _wide()
+        shown.add_row(line["node"], state, *cells, low(line, language))
+    console = _console()
     console.print(shown)
     console.print(", ".join(sorted({line["device"] for line in lines})), style="dim")
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Value that tells several equal cards apart most, and each one's share of their median."""
+class CardShares:
+    """One value of equal cards: its name, and each card's share of the median."""
 
     name: str
-    shares: dict[str, float]  # by node and card
+    shares: dict[str, float]  # keyed by node and card
 
     @property
     def slowest(self) -> str:
-        """The card with the least share."""
+        """The card with the lowest share."""
         return min(self.shares, key=self.shares.__getitem__)
 
 
-def beside_one_another(lines: Sequence[Line], device: str) -> Beside | None:
-    """The value in which one of the cards of a device falls furthest short of their median; None of
-    fewer than three."""
-    found = list[Beside]()
+def worst_shares(lines: Sequence[Line], device: str) -> CardShares | None:
+    """The value in which a card of this device falls furthest below the median; None if there are
+    fewer than three cards."""
+    found = list[CardShares]()
     for name, middle in medians(lines, device).items():
         if middle and not name.endswith("_percent"):
-            found.append(Beside(name, _shares(lines, device, name, middle)))
-    return min(found, key=lambda one: one.shares[one.slowest], default=None)
+            found.append(CardShares(name, _shares(lines, device, name, middle)))
+    return min(found, key=lambda compared: compared.shares[compared.slowest], default=None)
 
 
 def _shares(lines: Sequence[Line], device: str, name: str, middle: float) -> dict[str, float]:
@@ -191,39 +199,41 @@ def _shares(lines: Sequence[Line], device: str, name: str, middle: float) -> dic
     return shares
 
 
-def told_beside(lines: Sequence[Line], device: str) -> Said:
-    """The sentence on the cards of a device: which is slow, that none is, or that too few are
-    here."""
+def cards_sentence(lines: Sequence[Line], device: str) -> Said:
+    """The sentence about the cards of a device: which one is slow, that none is, or that there are
+    too few to compare."""
     count = sum(line["device"] == device for line in lines)
-    apart = beside_one_another(lines, device)
-    if apart is None:
+    worst = worst_shares(lines, device)
+    if worst is None:
         return Said("cards_too_few", {"count": count, "device": device, "least": FEWEST_NODES})
-    short = 100 * (1 - apart.shares[apart.slowest])
-    numbers: Numbers = {"count": count, "device": device, "name": apart.name, "short": short}
-    if apart.shares[apart.slowest] >= OF_EQUALS:
+    lowest = worst.shares[worst.slowest]
+    short = 100 * (1 - lowest)
+    numbers: Numbers = {"count": count, "device": device, "name": worst.name, "short": short}
+    if lowest >= CARD_FLOOR:
         return Said("cards_alike", numbers)
-    return Said("card_low", {**numbers, "card": apart.slowest})
+    return Said("card_low", {**numbers, "card": worst.slowest})
 
 
-def show_beside(lines: Sequence[Line]) -> None:
-    """Prints for each kind of card its sentence, and a bar a card of what tells them apart."""
-    console = _wide()
+def show_cards(lines: Sequence[Line]) -> None:
+    """Prints a sentence for each kind of card, and a bar per card for the value that differs
+    most."""
+    console = _console()
     for device in sorted({line["device"] for line in lines}):
-        said = told_beside(lines, device)
+        said = cards_sentence(lines, device)
         console.print(sentence(said.key, said.numbers, usual_language()), style="bold")
-        apart = beside_one_another(lines, device)
-        if apart is None:
+        worst = worst_shares(lines, device)
+        if worst is None:
             continue
-        for card, share in apart.shares.items():
+        for card, share in worst.shares.items():
             console.print(f"  {card}  {bar(100 * share)} {100 * share:.1f} %")
 
 
-def _wide() -> Terminal:
-    """A console as wide as the terminal, or as a file's tables."""
+def _console() -> Terminal:
+    """A console as wide as the terminal, or `FILE_WIDTH` columns wide if there is none."""
     return Terminal(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
 
 
-def _text(value: float | None, unit: str = "") -> str:
+def _number(value: float | None, unit: str = "") -> str:
     return f"{significant(value)} {unit if value is not None else ''}".strip()
 
 
@@ -231,8 +241,8 @@ METRICS: tuple[Literal["value", "share"], ...] = ("value", "share")
 
 
 def prometheus(line: Line) -> Iterator[str]:
-    """Lines of Prometheus's text format: each value, its share of the reference, and 1 for healthy
-    or 0 for low."""
+    """Yields lines of Prometheus's text format: each value, its share of the reference, and 1 if
+    healthy or 0 if low."""
     node = json.dumps(line["node"], ensure_ascii=False)
     device = json.dumps(line["device"], ensure_ascii=False)
     where = f"node={node},device={device}"
