@@ -263,9 +263,9 @@ def test_a_choice_is_a_line_a_file_of_that_name_or_a_kernel_s_module(tmp_path):
 def test_a_kernel_that_was_added_makes_another_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(load, "PACKAGE", tmp_path)
     (tmp_path / "kernels").mkdir()
-    before = load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG).memory
+    before = load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG).cached
     (tmp_path / "kernels/mine.py").write_text("class Mine(MatmulKernel):\n    adds = 'nothing'\n")
-    assert load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG).memory != before
+    assert load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG).cached != before
 
 
 def test_a_table_that_is_none_is_one_message(tmp_path):
