@@ -556,7 +556,6 @@ def test_a_run_whose_keeper_was_killed_is_made_again_directly(
     until(lambda: not is_running(second))
 
 
-@pytest.mark.slow
 def test_a_client_imports_nothing_that_would_double_its_start():
     heavy = {"dataclasses", "pathlib", "inspect", "hashlib", "difflib", "mfulab.core.errors"}
     code = f"import sys, runpy; runpy.run_path({client.__file__!r}); print(*sys.modules)"

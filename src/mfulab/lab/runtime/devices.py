@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say
-from mfulab.core.said import Numbers, Said, SaidError, as_told
 from mfulab.device import is_gpu
 from mfulab.lab.runtime.processes import check_workflow
 
@@ -28,8 +27,14 @@ POLL_S = 0.1
 LONGEST_WAIT_S = 3600  # for devices that other runs hold without a break
 
 
-class LockError(SaidError, RuntimeError):
-    """A device's lock cannot be used; the message says why."""
+class LockError(RuntimeError):
+    """A device's lock cannot be used; the message, a `Said`, says why. `Said` is imported where it
+    is raised: each run starts a client, which imports this module."""
+
+    @property
+    def said(self) -> object:
+        """The message as its key and numbers."""
+        return self.args[0]
 
 
 class HeldError(RuntimeError):
@@ -158,7 +163,9 @@ def _try_lock(descriptor: int, path: str, kind: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        details: Numbers = {"file": path, "error": error.strerror, "variable": LOCKS}
+        from mfulab.core.said import Said
+
+        details = {"file": path, "error": error.strerror, "variable": LOCKS}
         raise LockError(Said("no_locks_kept", details)) from error
     return True
 
@@ -177,9 +184,19 @@ def open_lock(path: str) -> int:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)
-        why = Said("no_regular_file")
+        refusal = None
     except OSError as error:
-        why = Said("a_link")
-        if error.errno != errno.ELOOP:
-            why = as_told(error.strerror or str(error))
-    raise LockError(Said("no_lock", {"file": path, "why": why, "variable": LOCKS}))
+        refusal = error
+    raise _unusable(path, refusal)
+
+
+def _unusable(path: str, refusal: OSError | None) -> LockError:
+    """Builds the error for a path that cannot be a lock: the system refused it, or it is not a
+    regular file."""
+    from mfulab.core.said import Said, as_told
+
+    why = Said("no_regular_file")
+    if refusal is not None:
+        is_link = refusal.errno == errno.ELOOP
+        why = Said("a_link") if is_link else as_told(refusal.strerror or str(refusal))
+    return LockError(Said("no_lock", {"file": path, "why": why, "variable": LOCKS}))
