@@ -70,31 +70,31 @@ def _differentiate(
     context: Any, gradient: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
     images, filters = context.saved_tensors
-    wants_images, wants_filters, _ = context.needs_input_grad
+    needs_images, needs_filters, _ = context.needs_input_grad
     side = filters.shape[2]
     padding = context.padding
-    turned = filters.flip(2, 3).transpose(0, 1)
-    return (
-        direct_convolution(gradient, turned, side - 1 - padding) if wants_images else None,
-        direct_convolution_filters(images, gradient, side, padding) if wants_filters else None,
-        None,
-    )
+    images_gradient = filters_gradient = None
+    if needs_images:
+        rotated = filters.flip(2, 3).transpose(0, 1)
+        images_gradient = direct_convolution(gradient, rotated, side - 1 - padding)
+    if needs_filters:
+        filters_gradient = direct_convolution_filters(images, gradient, side, padding)
+    return images_gradient, filters_gradient, None
 
 
 direct_convolution.register_autograd(_differentiate, setup_context=_save)
 
 
 def _flops(images: Any, filters: Any, padding: int) -> int:
-    sides = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
-    return convolution_flops(
-        images.shape, filters.shape, (images.shape[0], filters.shape[0], *sides), transposed=False
-    )
+    height, width = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
+    output_shape = (images.shape[0], filters.shape[0], height, width)
+    return convolution_flops(images.shape, filters.shape, output_shape, transposed=False)
 
 
 register(direct_convolution, _flops)
 register(
     direct_convolution_filters,
-    lambda images, grown, side, padding: 2 * grown.numel() * images.shape[1] * side**2,
+    lambda images, gradient, side, padding: 2 * gradient.numel() * images.shape[1] * side**2,
 )
 
 

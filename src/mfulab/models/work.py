@@ -50,17 +50,17 @@ def work(
     try:
         if layers is None or layers <= 2:
             return _counted(config, sequence_length, batch_size, mode, sum_layers=False)
-        one_block = _with_arguments(config, {argument: 1})
+        one_block = _with_argument(config, argument, 1)
         single = _counted(one_block, sequence_length, batch_size, mode)
-        two_blocks = _with_arguments(config, {argument: 2})
+        two_blocks = _with_argument(config, argument, 2)
         double = _counted(two_blocks, sequence_length, batch_size, mode)
     except Exception as error:
         raise ConfigurationError(said_by(error)) from error
     return _extended(single, double, layers)
 
 
-def _with_arguments(config: ModelConfig, arguments: Mapping[str, object]) -> ModelConfig:
-    return config.model_copy(update={"arguments": config.arguments | arguments})
+def _with_argument(config: ModelConfig, name: str, value: int) -> ModelConfig:
+    return config.model_copy(update={"arguments": config.arguments | {name: value}})
 
 
 def _extended(single: Work, double: Work, layers: int) -> Work:
@@ -325,8 +325,10 @@ def expect(
     """
     config = model_config(model, sequence_length=sequence_length)
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
-    if not modes:
-        modes = ("training", "inference", "decoding") if decodes else ("training", "inference")
+    modes_of_model: tuple[Mode, ...] = ("training", "inference")
+    if decodes:
+        modes_of_model = (*modes_of_model, "decoding")
+    modes = modes or modes_of_model
     check(config, sequence_length, devices, modes, batch_size)
     sheet, _, peak_tflop_s = peak_of(device, precision)
     if sheet.memory_gb_s is None:
