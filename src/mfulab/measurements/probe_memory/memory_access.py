@@ -14,13 +14,13 @@ import numba
 import numpy as np
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.device import GPU
 
 LINE = 8  # elements of 8 bytes in a line of 64
 # fewest and most steps of a pointer chase in one call; the next call continues from there
-CHASED = (1 << 16, 1 << 20)
-WALKED = 1 << 18  # fewest elements of any other walk in one call
+CHASE_STEPS = (1 << 16, 1 << 20)
+WALK_ELEMENTS = 1 << 18  # fewest elements of any other walk in one call
 # patterns that call CUDA's runtime directly; its calls return when they are done
 BY_HAND = ("cuda_malloc", "cuda_memcpy")
 FILES = {"page_cache": 4096, "disk": 32}  # walk through a file → reads per call
@@ -92,7 +92,7 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         steps = _steps(elements)
         return Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8)
     values = np.arange(elements, dtype=np.int64)
-    rounds = math.ceil(WALKED / elements)
+    rounds = math.ceil(WALK_ELEMENTS / elements)
     if pattern == "strided":
         return Walk(
             lambda: in_order(values, LINE, rounds),
@@ -113,9 +113,8 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
     page cache, or whole pages past it for `disk`. Raises UnsupportedError if the file system does
     not allow it."""
     page = mmap.PAGESIZE
-    places = (
-        np.random.default_rng(seed).permutation(working_set_bytes // page)[: FILES[pattern]] * page
-    ).tolist()
+    pages = np.random.default_rng(seed).permutation(working_set_bytes // page)
+    offsets = (pages[: FILES[pattern]] * page).tolist()
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             for _ in range(max(1, working_set_bytes >> 20)):
@@ -129,16 +128,16 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
         target = mmap.mmap(-1, page)  # page-aligned, as O_DIRECT requires
 
         def read() -> None:
-            for place in places:
-                os.preadv(descriptor, [target], place) if direct else os.pread(descriptor, 8, place)
+            for offset in offsets:
+                if direct:
+                    os.preadv(descriptor, [target], offset)
+                else:
+                    os.pread(descriptor, 8, offset)
 
-        return Walk(read, len(places), len(places) * page)
+        return Walk(read, len(offsets), len(offsets) * page)
     except OSError as error:
-        raise UnsupportedError(
-            Said(
-                "no_file_to_read", {"pattern": pattern, "folder": str(folder), "error": str(error)}
-            )
-        ) from error
+        numbers: Numbers = {"pattern": pattern, "folder": str(folder), "error": str(error)}
+        raise UnsupportedError(Said("no_file_to_read", numbers)) from error
 
 
 def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
@@ -186,45 +185,33 @@ def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
     CUDA's message if a call fails."""
     from cuda.bindings import runtime
 
-    here = np.ones(working_set_bytes, np.uint8)
+    host = np.ones(working_set_bytes, np.uint8)
     kinds = runtime.cudaMemcpyKind
     success = runtime.cudaError_t.cudaSuccess
 
     def checked(answer: tuple[Any, ...]) -> Any:
         code, *result = answer
         if code != success:
-            raise UnsupportedError(
-                Said(
-                    "cuda_refused",
-                    {
-                        "pattern": pattern,
-                        "error": str(runtime.cudaGetErrorString(code)[1].decode()),
-                        "name": code.name,
-                    },
-                )
-            )
+            message = runtime.cudaGetErrorString(code)[1].decode()
+            numbers: Numbers = {"pattern": pattern, "error": str(message), "name": code.name}
+            raise UnsupportedError(Said("cuda_refused", numbers))
         return result[0] if result else None
 
     def call() -> None:
-        there = checked(runtime.cudaMalloc(here.nbytes))
+        size = host.nbytes
+        device = checked(runtime.cudaMalloc(size))
         try:
             if pattern == "cuda_memcpy":
-                checked(
-                    runtime.cudaMemcpy(
-                        there, here.ctypes.data, here.nbytes, kinds.cudaMemcpyHostToDevice
-                    )
-                )
-                checked(
-                    runtime.cudaMemcpy(
-                        here.ctypes.data, there, here.nbytes, kinds.cudaMemcpyDeviceToHost
-                    )
-                )
+                address = host.ctypes.data
+                checked(runtime.cudaMemcpy(device, address, size, kinds.cudaMemcpyHostToDevice))
+                checked(runtime.cudaMemcpy(address, device, size, kinds.cudaMemcpyDeviceToHost))
         finally:
-            checked(runtime.cudaFree(there))
+            checked(runtime.cudaFree(device))
 
     return Walk(call, working_set_bytes // 8, working_set_bytes)
 
 
 def _steps(elements: int) -> int:
-    """Steps of a pointer chase in one call: one cycle, within the limits of CHASED."""
-    return min(max(CHASED[0], elements // LINE), CHASED[1])
+    """Steps of a pointer chase in one call: one cycle, within the limits of CHASE_STEPS."""
+    fewest, most = CHASE_STEPS
+    return min(max(fewest, elements // LINE), most)
