@@ -57,19 +57,19 @@ class _Storages:
     def add(self, tensor: torch.Tensor, when_gone: Callable[[], None] = lambda: None) -> bool:
         """Adds a tensor's storage. Returns True if it is new; False also for tensors that are not
         strided. Calls `when_gone` once the storage is freed."""
-        if (
-            tensor.layout != torch.strided
-            or (storage := tensor.untyped_storage())._cdata in self._alive
-        ):
+        if tensor.layout != torch.strided:
             return False
+        storage = tensor.untyped_storage()
         key = storage._cdata
+        if key in self._alive:
+            return False
 
-        def leave(_: object) -> None:
+        def remove(_: object) -> None:
             # The address may be reused from now on.
             del self._alive[key]
             when_gone()
 
-        self._alive[key] = weakref.ref(storage, leave)
+        self._alive[key] = weakref.ref(storage, remove)
         return True
 
 
@@ -84,12 +84,10 @@ class SavedTensors(Opened):
         self.seen = _Storages((*model.parameters(), *model.buffers()))
         # sequence number of a node → parameter's name (or ""), shape
         self.of_nodes: dict[int, list[tuple[str, list[int]]]] = {}
-        strided = (
-            (name, tensor)
-            for name, tensor in model.named_parameters()
-            if tensor.layout == torch.strided
-        )
-        self._names = {tensor.untyped_storage()._cdata: name for name, tensor in strided}
+        self._names = dict[int, str]()  # by storage
+        for name, parameter in model.named_parameters():
+            if parameter.layout == torch.strided:
+                self._names[parameter.untyped_storage()._cdata] = name
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
@@ -138,7 +136,7 @@ class LstmsOnCpu(ExitStack):
         self._saved = saved
         self._before = Held(), False
         self._outputs: list[tuple[weakref.ref[torch.UntypedStorage], int]] = []
-        self.callback(self._shared)
+        self.callback(self._subtract_shared)
         for module in model.modules():
             if isinstance(module, torch.nn.LSTM) and not module.proj_size:
                 self.callback(module.register_forward_pre_hook(self._enter).remove)
@@ -158,8 +156,8 @@ class LstmsOnCpu(ExitStack):
         if x.ndim == 3:
             batch = x.shape[0] if lstm.batch_first else x.shape[1]
         steps = x.numel() // x.shape[-1] // max(batch, 1)
-        before, held = self._before
-        needed = Held(0 if held else x.numel())
+        before, is_input_saved = self._before
+        needed = Held(0 if is_input_saved else x.numel())
         for layer in range(lstm.num_layers):
             needed += _saved_by_layer(lstm, layer, steps, batch)
         self.more += needed - (self._saved.total - before)
@@ -167,10 +165,11 @@ class LstmsOnCpu(ExitStack):
             hidden = steps * batch * lstm.hidden_size
             self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
 
-    def _shared(self) -> None:
+    def _subtract_shared(self) -> None:
         """Subtracts outputs that a later operator saved as well."""
         for storage, size in self._outputs:
-            if (alive := storage()) is not None and alive in self._saved.seen:
+            alive = storage()
+            if alive is not None and alive in self._saved.seen:
                 self.more -= Held(size)
 
 
@@ -189,13 +188,13 @@ class LiveTensors:
         for tensor in read:
             self._seen.add(tensor)
         for tensor in written:
-            held = Held.of(tensor) if tensor.layout == torch.strided else Held()
-            if self._seen.add(tensor, partial(self._change, Held() - held)):
-                self._change(held)
+            size = Held.of(tensor) if tensor.layout == torch.strided else Held()
+            if self._seen.add(tensor, partial(self._change, Held() - size)):
+                self._change(size)
         self.peak = max(self.peak, self.alive, key=Held.bytes)
 
-    def _change(self, held: Held) -> None:
-        self.alive += held
+    def _change(self, difference: Held) -> None:
+        self.alive += difference
 
 
 def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> Held:
@@ -205,10 +204,10 @@ def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> 
     inputs = width * directions if layer else lstm.input_size
     hidden = steps * batch * width
     elements, fixed = onednn_lstm_workspace(steps, batch, inputs, width)
-    calls = hidden + 4 * batch * width + elements
+    per_direction = hidden + 4 * batch * width + elements
     if not lstm.bias:  # without biases, zeros of the weights' shapes are saved
-        calls += 4 * width * (inputs + width)
-    saved = directions * calls
+        per_direction += 4 * width * (inputs + width)
+    saved = directions * per_direction
     # A later layer also saves its input: dropout's result and mask, or the joined directions.
     if layer and lstm.dropout and lstm.training:
         saved += 2 * hidden * directions
