@@ -157,10 +157,7 @@ def nested_matmul(a: Any, b: Any, *_: object, **__: object) -> int:
     if not b.is_nested:
         return int(2 * a.numel() * b.shape[-1])
     b_shapes = b._nested_tensor_size().tolist()
-    if a.is_nested:
-        a_shapes = a._nested_tensor_size().tolist()
-    else:
-        a_shapes = [a.shape[1:]] * a.shape[0]
+    a_shapes = a._nested_tensor_size().tolist() if a.is_nested else [a.shape[1:]] * a.shape[0]
     pairs = zip(a_shapes, b_shapes, strict=True)
     return sum(2 * prod(a_shape) * b_shape[-1] for a_shape, b_shape in pairs)
 
@@ -259,7 +256,8 @@ def _matrix_elements(arguments: Sequence[Any]) -> int:
 def encoder_layer(src: object, embed_dim: int, num_heads: int, *args: object, **__: object) -> int:
     """FLOPs of TransformerEncoderLayer's fused inference: every weight matrix for each token, and
     full attention."""
-    return _encoder_flops(src, embed_dim, args)
+    weights = args[:15]  # with biases and switches; the mask comes after them
+    return _encoder_flops(src, embed_dim, weights)
 
 
 def multi_head_attention(
