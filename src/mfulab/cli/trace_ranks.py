@@ -27,7 +27,7 @@ from mfulab.core.said import Numbers, Said, of_source
 from mfulab.core.terminal import Terminal
 from mfulab.core.terminal_language import error_in_words
 from mfulab.device.system import end_with_parent, has_semaphores
-from mfulab.measurements.read_trace.ranks import SUMMARY, Place, jobs, keep
+from mfulab.measurements.read_trace.ranks import SUMMARY, SummaryFile, jobs, keep
 from mfulab.measurements.read_trace.reader import files
 from mfulab.mfu.utilization import of_peak
 from mfulab.tracing.ranks import Job
@@ -83,7 +83,7 @@ def _paths(given: Sequence[str]) -> list[Path]:
 
 def _kept(
     paths: Sequence[Path], count: int, folder: Path, options: Mapping[str, object]
-) -> Iterator[tuple[list[Place], str]]:
+) -> Iterator[tuple[list[SummaryFile], str]]:
     """Maps each file to summaries, or to the reason why it could not be read."""
     work = partial(_keep, folder=folder, options=options)
     processes = min(count, len(paths))
@@ -101,7 +101,7 @@ def _kept(
 
 def _keep(
     path: Path, number: int, *, folder: Path, options: Mapping[str, object]
-) -> tuple[list[Place], str]:
+) -> tuple[list[SummaryFile], str]:
     own = folder / str(number)
     own.mkdir()
     try:

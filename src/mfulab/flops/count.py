@@ -15,7 +15,7 @@ from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.graph import Node, chain
 from mfulab.flops.layers import LayerTracker, outermost
-from mfulab.flops.tensors import Held, LstmsOnCpu, SavedTensors
+from mfulab.flops.tensors import LstmsOnCpu, MemorySize, SavedTensors
 from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
 
 
@@ -29,10 +29,10 @@ class Count:
 
     operations: Operations  # FLOPs and elements by layer, operator and pass
     # activations: saved for the backward pass, without parameters and buffers
-    saved: Held
+    saved: MemorySize
     # largest memory alive at once, without parameters and inputs: activations, gradients and
     # temporary results
-    peak: Held
+    peak: MemorySize
     by_layers: dict[str, int]  # forward FLOPs of layers that have a formula: a second count
     # real tokens, from the first layer call that shows them; None if none does
     real: RealTokens | None = None
@@ -42,7 +42,7 @@ class Count:
     # nodes with forward and backward FLOPs, if they are a short chain
     graph: tuple[tuple[Node, int, int], ...] = ()
     # memory that LSTMs save on a CPU beyond `saved`
-    more_on_cpu: Held = field(default_factory=Held)
+    more_on_cpu: MemorySize = field(default_factory=MemorySize)
 
     @property
     def useful_percent(self) -> float | None:

@@ -16,7 +16,7 @@ from mfulab.flops.memory import onednn_lstm_workspace
 
 
 @dataclass(frozen=True)
-class Held:
+class MemorySize:
     """Memory in two parts: floats, whose size depends on the number format, and bytes that do not
     depend on it."""
 
@@ -24,7 +24,7 @@ class Held:
     fixed_bytes: int = 0  # integers and masks
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> "Held":
+    def of(cls, tensor: torch.Tensor) -> "MemorySize":
         """Memory of the whole storage behind a tensor."""
         size = tensor.untyped_storage().nbytes()
         is_float = tensor.is_floating_point() or tensor.is_complex()
@@ -32,11 +32,11 @@ class Held:
             return cls(elements=size // tensor.element_size())
         return cls(fixed_bytes=size)
 
-    def __add__(self, other: "Held") -> "Held":
-        return Held(self.elements + other.elements, self.fixed_bytes + other.fixed_bytes)
+    def __add__(self, other: "MemorySize") -> "MemorySize":
+        return MemorySize(self.elements + other.elements, self.fixed_bytes + other.fixed_bytes)
 
-    def __sub__(self, other: "Held") -> "Held":
-        return Held(self.elements - other.elements, self.fixed_bytes - other.fixed_bytes)
+    def __sub__(self, other: "MemorySize") -> "MemorySize":
+        return MemorySize(self.elements - other.elements, self.fixed_bytes - other.fixed_bytes)
 
     def bytes(self, element_bytes: int = 4) -> int:
         """Total in bytes if each float takes `element_bytes`."""
@@ -79,7 +79,7 @@ class SavedTensors(Opened):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.total = Held()
+        self.total = MemorySize()
         self.interrupted = False
         self.seen = _Storages((*model.parameters(), *model.buffers()))
         # sequence number of a node → parameter's name (or ""), shape
@@ -121,7 +121,7 @@ class SavedTensors(Opened):
             number = torch._C._autograd._get_sequence_nr() - 1
             self.of_nodes.setdefault(number, []).append((name, [*tensor.shape]))
         if self.seen.add(tensor):
-            self.total += Held.of(tensor)
+            self.total += MemorySize.of(tensor)
         return tensor
 
 
@@ -132,9 +132,9 @@ class LstmsOnCpu(ExitStack):
 
     def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
         super().__init__()
-        self.more = Held()
+        self.more = MemorySize()
         self._saved = saved
-        self._before = Held(), False
+        self._before = MemorySize(), False
         self._outputs: list[tuple[weakref.ref[torch.UntypedStorage], int]] = []
         self.callback(self._subtract_shared)
         for module in model.modules():
@@ -157,7 +157,7 @@ class LstmsOnCpu(ExitStack):
             batch = x.shape[0] if lstm.batch_first else x.shape[1]
         steps = x.numel() // x.shape[-1] // max(batch, 1)
         before, is_input_saved = self._before
-        needed = Held(0 if is_input_saved else x.numel())
+        needed = MemorySize(0 if is_input_saved else x.numel())
         for layer in range(lstm.num_layers):
             needed += _saved_by_layer(lstm, layer, steps, batch)
         self.more += needed - (self._saved.total - before)
@@ -170,7 +170,7 @@ class LstmsOnCpu(ExitStack):
         for storage, size in self._outputs:
             alive = storage()
             if alive is not None and alive in self._saved.seen:
-                self.more -= Held(size)
+                self.more -= MemorySize(size)
 
 
 class LiveTensors:
@@ -179,8 +179,8 @@ class LiveTensors:
     the largest sum, at 4 bytes per float."""
 
     def __init__(self) -> None:
-        self.alive = Held()
-        self.peak = Held()
+        self.alive = MemorySize()
+        self.peak = MemorySize()
         self._seen = _Storages()
 
     def note(self, read: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> None:
@@ -188,16 +188,16 @@ class LiveTensors:
         for tensor in read:
             self._seen.add(tensor)
         for tensor in written:
-            size = Held.of(tensor) if tensor.layout == torch.strided else Held()
-            if self._seen.add(tensor, partial(self._change, Held() - size)):
+            size = MemorySize.of(tensor) if tensor.layout == torch.strided else MemorySize()
+            if self._seen.add(tensor, partial(self._change, MemorySize() - size)):
                 self._change(size)
-        self.peak = max(self.peak, self.alive, key=Held.bytes)
+        self.peak = max(self.peak, self.alive, key=MemorySize.bytes)
 
-    def _change(self, difference: Held) -> None:
+    def _change(self, difference: MemorySize) -> None:
         self.alive += difference
 
 
-def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> Held:
+def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> MemorySize:
     """Memory that oneDNN saves for the backward pass of one layer, over all its directions."""
     directions = 2 if lstm.bidirectional else 1
     width = lstm.hidden_size
@@ -213,4 +213,4 @@ def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> 
         saved += 2 * hidden * directions
     elif layer and directions > 1:
         saved += hidden * directions
-    return Held(saved, directions * fixed)
+    return MemorySize(saved, directions * fixed)

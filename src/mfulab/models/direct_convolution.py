@@ -106,16 +106,16 @@ def _convolve(images, filters, out, padding):
     rows, columns = out.shape[2:]
     for plane in prange(batch * count):
         image = plane // count
-        made = plane % count
+        filter_index = plane % count
         for channel in range(channels):
             for down in range(side):
                 for right in range(side):
-                    weight = filters[made, channel, down, right]
+                    weight = filters[filter_index, channel, down, right]
                     shift = right - padding
                     first = max(0, -shift)
                     last = min(columns, width - shift)
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
-                        target = out[image, made, row, first:last]
+                        target = out[image, filter_index, row, first:last]
                         source = images[
                             image, channel, row + down - padding, first + shift : last + shift
                         ]
@@ -129,7 +129,7 @@ def _correlate(images, gradient, result, padding):
     count, rows, columns = gradient.shape[1:]
     side = result.shape[2]
     for plane in prange(count * channels):
-        made = plane // channels
+        filter_index = plane // channels
         channel = plane % channels
         for down in range(side):
             for right in range(side):
@@ -137,13 +137,13 @@ def _correlate(images, gradient, result, padding):
                 first = max(0, -shift)
                 last = min(columns, width - shift)
                 # 0 in the result's dtype, so that the sum is not in float64
-                total = result[made, channel, down, right]
+                total = result[filter_index, channel, down, right]
                 for image in range(batch):
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
-                        grown = gradient[image, made, row, first:last]
+                        gradient_row = gradient[image, filter_index, row, first:last]
                         source = images[
                             image, channel, row + down - padding, first + shift : last + shift
                         ]
-                        for column in range(len(grown)):
-                            total += grown[column] * source[column]
-                result[made, channel, down, right] = total
+                        for column in range(len(gradient_row)):
+                            total += gradient_row[column] * source[column]
+                result[filter_index, channel, down, right] = total

@@ -16,7 +16,7 @@ from mfulab.core.said import Said, as_told, of_source, said_by
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
 from mfulab.flops import memory
 from mfulab.flops.count import CountError
-from mfulab.flops.tensors import Held
+from mfulab.flops.tensors import MemorySize
 from mfulab.mfu.models import model_config
 from mfulab.models.build import ModelError
 from mfulab.models.counted import ModelCount, count_model
@@ -179,7 +179,7 @@ def _kept_and_peak(
     weights = list(counted.model.parameters())
     parameters = sum(weight.numel() for weight in weights)
     trainable = 0
-    saved = Held()
+    saved = MemorySize()
     if trains:
         trainable = sum(weight.numel() for weight in weights if weight.requires_grad)
         saved = count.saved

@@ -41,13 +41,13 @@ class Walk:
 
 
 @numba.njit
-def chase(following, place, steps):
-    """Follows `steps` links of a pointer chase from place[0], and stores the end there. Each step
+def chase(following, position, steps):
+    """Follows `steps` links of a pointer chase from position[0], and stores the end there. Each step
     needs the one before, so nothing can be prefetched."""
-    at = place[0]
+    index = position[0]
     for _ in range(steps):
-        at = following[at]
-    place[0] = at
+        index = following[index]
+    position[0] = index
 
 
 @numba.njit
@@ -56,8 +56,8 @@ def in_order(values, stride, rounds):
     processor can prefetch."""
     total = 0
     for _ in range(rounds):
-        for place in range(0, len(values), stride):
-            total += values[place]
+        for index in range(0, len(values), stride):
+            total += values[index]
     return total
 
 
@@ -73,11 +73,11 @@ def by_rows(matrix, rounds):
     return total
 
 
-def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
-    """Returns int64 [places · spacing], where each multiple of `spacing` holds the next index of
+def cycle(count: int, spacing: int, seed: int) -> np.ndarray:
+    """Returns int64 [count · spacing], where each multiple of `spacing` holds the next index of
     one random cycle through all of them (Sattolo, 1986). All other elements are 0."""
-    order = np.random.default_rng(seed).permutation(places) * spacing
-    following = np.zeros(places * spacing, np.int64)
+    order = np.random.default_rng(seed).permutation(count) * spacing
+    following = np.zeros(count * spacing, np.int64)
     following[order] = np.roll(order, -1)
     return following
 
@@ -88,17 +88,14 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     elements = working_set_bytes // 8
     if pattern == "random":
         following = cycle(elements // LINE, LINE, seed)
-        place = np.zeros(1, np.int64)
+        position = np.zeros(1, np.int64)
         steps = _steps(elements)
-        return Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8)
+        return Walk(lambda: chase(following, position, steps), steps, steps * LINE * 8)
     values = np.arange(elements, dtype=np.int64)
     rounds = math.ceil(WALK_ELEMENTS / elements)
     if pattern == "strided":
-        return Walk(
-            lambda: in_order(values, LINE, rounds),
-            rounds * (elements // LINE),
-            rounds * elements * 8,
-        )
+        accesses = rounds * (elements // LINE)
+        return Walk(lambda: in_order(values, LINE, rounds), accesses, rounds * elements * 8)
     if pattern not in ("sequential", "rows", "columns"):
         raise UnsupportedError(Said("walk_of_gpu", {"pattern": pattern}))
     side = math.isqrt(elements)
@@ -171,12 +168,14 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
 
     chase_kernel = cuda.jit(chase.py_func)  # by one thread
     following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
-    places = device_array(following)
-    place = device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
+    links = device_array(following)
+    position = device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
     steps = _steps(elements)
-    return Walk(
-        lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8
-    )
+
+    def call() -> None:
+        chase_kernel[1, 1, current_stream()](links, position, steps)
+
+    return Walk(call, steps, steps * LINE * 8)
 
 
 def hand_walk(pattern: str, working_set_bytes: int) -> Walk:

@@ -98,7 +98,7 @@ def summaries(path: Path, **options: Any) -> list[RankSummary]:
 
 
 @dataclass(frozen=True)
-class Place:
+class SummaryFile:
     """File with a rank's summary, and the job and steps that decide which other ranks it is joined
     with."""
 
@@ -113,24 +113,27 @@ class Place:
         return tuple(int(number) for number in re.findall(r"\d+", self.rank))
 
 
-def keep(path: Path, folder: Path, **options: Any) -> list[Place]:
+def keep(path: Path, folder: Path, **options: Any) -> list[SummaryFile]:
     """Writes the summaries of a trace to a folder. Raises TraceError."""
-    places = list[Place]()
+    written = list[SummaryFile]()
     for number, rank in enumerate(summaries(path, **options)):
         file = folder / f"{number}.json"
         write_text(file, rank.text())
-        places.append(Place(file, rank.job, (rank.first_step, rank.last_step), rank.rank))
-    return places
+        steps = (rank.first_step, rank.last_step)
+        written.append(SummaryFile(file, rank.job, steps, rank.rank))
+    return written
 
 
-def jobs(places: Sequence[Place]) -> list[Job]:
+def jobs(summary_files: Sequence[SummaryFile]) -> list[Job]:
     """Groups ranks into jobs by name and steps. Each rank counts once, and ranks are in order."""
-    by_job = dict[Any, dict[str, Place]]()
-    for place in places:
-        by_job.setdefault((place.job, place.steps), {}).setdefault(place.rank, place)
+    by_job = dict[Any, dict[str, SummaryFile]]()
+    for of_rank in summary_files:
+        by_rank = by_job.setdefault((of_rank.job, of_rank.steps), {})
+        by_rank.setdefault(of_rank.rank, of_rank)
     found = list[Job]()
     for by_rank in by_job.values():
-        files = [place.file for place in sorted(by_rank.values(), key=lambda place: place.order)]
+        in_order = sorted(by_rank.values(), key=lambda of_rank: of_rank.order)
+        files = [of_rank.file for of_rank in in_order]
 
         @lru_cache(CACHED_SUMMARIES)
         def read(number: int, files: Sequence[Path] = tuple(files)) -> RankSummary:
