@@ -73,9 +73,9 @@ def _differentiate(
     needs_images, needs_filters, _ = context.needs_input_grad
     side = filters.shape[2]
     padding = context.padding
+    rotated = filters.flip(2, 3).transpose(0, 1)
     images_gradient = filters_gradient = None
     if needs_images:
-        rotated = filters.flip(2, 3).transpose(0, 1)
         images_gradient = direct_convolution(gradient, rotated, side - 1 - padding)
     if needs_filters:
         filters_gradient = direct_convolution_filters(images, gradient, side, padding)
