@@ -11,7 +11,7 @@ from torch import nn
 from mfulab.flops import memory
 from mfulab.flops.count import count
 from mfulab.flops.formulas import TransformerShape
-from mfulab.flops.tensors import Held
+from mfulab.flops.tensors import MemorySize
 from mfulab.models.counted import count_model
 
 
@@ -66,7 +66,7 @@ def test_saved_tensors_are_the_activations():
     counted = count(model, lambda: model(inputs).sum())
     # The input, and what ReLU returns, which both ReLU and the next layer keep; weights are not
     # activations.
-    assert counted.saved == Held(elements=4 * 10 + 4 * 20)
+    assert counted.saved == MemorySize(elements=4 * 10 + 4 * 20)
 
 
 def test_integers_and_masks_are_told_apart():
@@ -74,7 +74,7 @@ def test_integers_and_masks_are_told_apart():
         model = nn.MaxPool2d(2)
         inputs = torch.randn(1, 2, 8, 8, requires_grad=True)
     saved = count(model, lambda: model(inputs).sum()).saved
-    assert saved == Held(elements=2 * 64, fixed_bytes=2 * 16 * 8)
+    assert saved == MemorySize(elements=2 * 64, fixed_bytes=2 * 16 * 8)
     assert saved.bytes(2) == 2 * 64 * 2 + 2 * 16 * 8
 
 
@@ -83,7 +83,7 @@ def test_peak_of_a_chain_is_two_layers_without_a_backward_pass():
         model = nn.Sequential(*[nn.Linear(100, 100) for _ in range(6)])
         inputs = torch.randn(1000, 100)
         counted = count(model, lambda: model(inputs))
-    assert counted.peak == Held(elements=2 * 1000 * 100)
+    assert counted.peak == MemorySize(elements=2 * 1000 * 100)
 
 
 def test_peak_ends_with_all_gradients():
@@ -220,7 +220,7 @@ def test_what_an_lstm_saves_on_a_cpu(steps, batch, inputs, hidden, options, foll
             model, x = model.to(dtype), x.to(dtype)
         counts.append(count(model, lambda model=model, x=x: model(x).sum(), fused=device == "meta"))
     real, pretended = counts
-    assert real.more_on_cpu == Held()
+    assert real.more_on_cpu == MemorySize()
     by_onednn = real.operations.sum(operator="aten::mkldnn_rnn_layer").calls > 0
     if dtype == torch.float32 and "proj_size" not in options:
         assert by_onednn
@@ -237,4 +237,4 @@ def test_what_an_lstm_saves_on_a_cpu(steps, batch, inputs, hidden, options, foll
 def test_inference_keeps_no_workspace():
     with torch.device("meta"), torch.no_grad():
         model, x = _Recurrent(8, 8, True), torch.randn(4, 2, 8)
-        assert count(model, lambda: model(x).sum()).more_on_cpu == Held()
+        assert count(model, lambda: model(x).sum()).more_on_cpu == MemorySize()

@@ -458,6 +458,33 @@ def test_the_encoder_layers_fast_path_is_counted():
     assert fast.sum("forward").flops == slow.sum("forward").flops == by_hand
 
 
+def test_a_padding_mask_is_no_weight_of_the_encoder_layers_fast_path():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True).eval()
+    tokens = torch.randn(2, 5, 32)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    counts = []
+    for mask in (None, padding):
+        counter = OperatorCounter(LayerTracker(layer), memory=False)
+        with torch.inference_mode(), counter:
+            layer(tokens, src_key_padding_mask=mask)
+        operators = {key.operator for key in counter.operations.totals}
+        assert "aten::_transformer_encoder_layer_fwd" in operators
+        counts.append(counter.operations.model_flops)
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_the_fast_path_of_attention_takes_only_as_many_keys_as_queries(is_nested):
+    # its formula counts the projections of keys and values for each query
+    query, key = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    if is_nested:
+        query, key = (torch.nested.nested_tensor(list(tensor)) for tensor in (query, key))
+    weights = (torch.randn(48, 16), torch.zeros(48), torch.randn(16, 16), torch.zeros(16))
+    torch._native_multi_head_attention(query, query, query, 16, 4, *weights, None, False)
+    with pytest.raises(RuntimeError):
+        torch._native_multi_head_attention(query, key, key, 16, 4, *weights, None, False)
+
+
 def test_an_embedding_costs_nothing_and_is_known():
     with torch.device("meta"):
         table = nn.Embedding(100, 8)

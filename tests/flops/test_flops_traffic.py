@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.core.said import Said
-from mfulab.flops.traced import _KINDS, traced_bytes
+from mfulab.flops.traced import _RESULT_KINDS, traced_bytes
 
 HALF, SINGLE, LONG = "c10::BFloat16", "float", "long int"
 
@@ -58,7 +58,7 @@ sides = st.lists(st.integers(0, 64) | st.text(max_size=2), max_size=4)
 
 
 @given(
-    st.sampled_from([f"aten::{name}" for name in _KINDS]),
+    st.sampled_from([f"aten::{name}" for name in _RESULT_KINDS]),
     st.lists(sides | st.just([[2, 3]]), max_size=4),
     st.lists(st.sampled_from([HALF, SINGLE, LONG, "bool", "Scalar", "TensorList", ""]), max_size=4),
     st.lists(st.sampled_from(["", "0", "1", "6", "15", "99", "x"]), max_size=3),

@@ -19,7 +19,7 @@ from mfulab.flops.registry.entry import Registered, entry
 from mfulab.flops.registry.expression import Operand, Scope, UnknownError, evaluated, parsed
 from mfulab.flops.traced import traced_cost
 
-FILES = sorted(registry.OWN.glob("*.yaml"))
+FILES = sorted(registry.THIS_FOLDER.glob("*.yaml"))
 ENTRIES = [(path, raw) for path in FILES for raw in yaml.safe_load(path.read_text())]
 COUNTED = [(path, raw) for path, raw in ENTRIES if not raw.get("uncounted")]
 # Of single models: files that are given by the environment.

@@ -180,16 +180,16 @@ SHORT = SHORT_PACE["cuda"]["bench_matmul"]
 
 
 @pytest.mark.parametrize(
-    ("timing", "asked", "is_around", "is_short"),
+    ("timing", "asked", "times_transfers", "is_short"),
     [(SHORT, True, True, True), (SHORT, False, False, True), ({}, False, True, False)],
     ids=["short and asked", "short", "a GPU's own"],
 )
-def test_transfers_are_timed_at_a_short_pace_where_asked(timing, asked, is_around, is_short):
+def test_transfers_are_timed_at_a_short_pace_where_asked(timing, asked, times_transfers, is_short):
     asking = config("mfulab.kernels.torch_matmul.Torch").model_copy(
         update={"timing": TimingConfig(**timing), "transfers": asked}
     )
     bench = _Bench(asking, "cuda", None, None, None, None)
-    assert (bench.is_around, bench.is_short) == (is_around, is_short)
+    assert (bench.times_transfers, bench.is_short) == (times_transfers, is_short)
 
 
 @pytest.mark.parametrize("experiment", ["transfers", "seminar_gpu"])

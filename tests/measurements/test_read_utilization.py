@@ -11,7 +11,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.said import Said
 from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, Reading, sampler
 from mfulab.measurements.read_utilization import ReadUtilizationConfig
-from mfulab.measurements.read_utilization.measure import _watched, measure, polled
+from mfulab.measurements.read_utilization.measure import _run_sampled, measure, polled
 
 LINES = [
     {"monotonic_s": 10 + step / 5, "utilization_percent": 100.0 * (2 < step / 5 < 4)}
@@ -88,7 +88,7 @@ def test_a_mean_over_the_loop_counts_before_a_value_at_its_end(mean, wanted):
         load="idle", precision={"name": "fp32", "dtype": "float32"}, load_time_s=0.01
     )
     loader = SimpleNamespace(run=lambda seconds: None)
-    _, sampled, _, _ = _watched(loader, config, instruments)
+    _, sampled, _, _ = _run_sampled(loader, config, instruments)
     assert sampled["mfulab_percent"].value == wanted
 
 

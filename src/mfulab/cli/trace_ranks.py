@@ -27,7 +27,7 @@ from mfulab.core.said import Numbers, Said, of_source
 from mfulab.core.terminal import Terminal
 from mfulab.core.terminal_language import error_in_words
 from mfulab.device.system import end_with_parent, has_semaphores
-from mfulab.measurements.read_trace.ranks import SUMMARY, Place, jobs, keep
+from mfulab.measurements.read_trace.ranks import SUMMARY, SummaryFile, jobs, keep
 from mfulab.measurements.read_trace.reader import files
 from mfulab.mfu.utilization import of_peak
 from mfulab.tracing.ranks import Job
@@ -54,7 +54,7 @@ def run(words: Sequence[str], count: int, as_json: bool, language: str, **option
     Returns 1 if a file could not be read, else 0."""
     paths = _paths(words)
     with scratch() as folder:
-        summaries = list[Place]()
+        summaries = list[SummaryFile]()
         errors = list[str]()
         for found, error in _summaries(paths, count, folder, options):
             summaries += found
@@ -80,7 +80,7 @@ def _paths(words: Sequence[str]) -> list[Path]:
 
 def _summaries(
     paths: Sequence[Path], count: int, folder: Path, options: Mapping[str, object]
-) -> Iterator[tuple[list[Place], str]]:
+) -> Iterator[tuple[list[SummaryFile], str]]:
     """Yields for each file its summaries, and "" or the reason why it could not be read. Raises
     ConfigurationError if a process is killed."""
     summarise = partial(_summarise, folder=folder, options=options)
@@ -99,7 +99,7 @@ def _summaries(
 
 def _summarise(
     path: Path, number: int, *, folder: Path, options: Mapping[str, object]
-) -> tuple[list[Place], str]:
+) -> tuple[list[SummaryFile], str]:
     numbered = folder / str(number)
     numbered.mkdir()
     try:

@@ -17,75 +17,89 @@ SIGNATURES: dict[str, str] = _TABLE["fixed"]
 VARIABLE_SIGNATURES: dict[str, str] = _TABLE["variable"]
 ATTENTION = SIGNATURES | VARIABLE_SIGNATURES
 # Keyword in operators' own schemas → this module's name.
-KEYWORDS = {theirs: ours for ours, names in _TABLE["keywords"].items() for theirs in names.split()}
+KEYWORDS = dict[str, str]()
+for _name, _keywords in _TABLE["keywords"].items():
+    KEYWORDS |= dict.fromkeys(_keywords.split(), _name)
 
 
 def bind(signature: str, args: Sequence[object], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Maps an operator's arguments to this module's names."""
-    given = dict(zip(signature.split(), args, strict=False))
-    return given | {KEYWORDS.get(name, name): value for name, value in kwargs.items()}
+    arguments = dict(zip(signature.split(), args, strict=False))
+    for name, value in kwargs.items():
+        arguments[KEYWORDS.get(name, name)] = value
+    return arguments
 
 
-def _cost(given: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
+def _cost(arguments: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
     """Cost of attention's matmuls over these pairs. Forward has two. Backward needs one per
     gradient, and one for the scores' gradient; the kernel executes five."""
-    products = executed = 2
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
+    needed_matmuls = executed_matmuls = 2
     if backward:
-        for_query, for_key, for_value = given.get("needs_gradient") or (True,) * 3
-        products = (for_query or for_key) + for_query + for_key + for_value
-        executed = 5
-    widths = given["query"].shape[-1] + given["value"].shape[-1]  # 2 FLOPs × mean of both widths
-    full, attended, rectangle, padding = (
-        int(widths * part * products)
-        for part in (pairs.full, pairs.attended, pairs.rectangle, pairs.padding)
-    )
+        for_query, for_key, for_value = arguments.get("needs_gradient") or (True,) * 3
+        needed_matmuls = (for_query or for_key) + for_query + for_key + for_value
+        executed_matmuls = 5
+    pair_flops = query.shape[-1] + value.shape[-1]  # per matmul: 2 × the mean of both widths
+
+    def flops(count: float) -> int:
+        return int(pair_flops * count * needed_matmuls)
+
+    full = flops(pairs.full)
+    padding = flops(pairs.padding)
     # More keys than queries belong to a cache, where a key that no query sees is an empty slot.
-    unfilled = padding if given["key"].shape[-2] > given["query"].shape[-2] else 0
-    done = int(widths * pairs.executed * executed)
-    return Cost(full, attended, done, full, rectangle, padding, unfilled, bool(pairs.bound))
+    is_cache = key.shape[-2] > query.shape[-2]
+    return Cost(
+        flops=full,
+        causal_flops=flops(pairs.attended),
+        executed_flops=int(pair_flops * pairs.executed * executed_matmuls),
+        attention_flops=full,
+        rectangle_flops=flops(pairs.rectangle),
+        padding_flops=padding,
+        unfilled_flops=padding if is_cache else 0,
+        bound=bool(pairs.bound),
+    )
 
 
-def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:
+def sdpa_cost(arguments: dict[str, Any], backward: bool) -> Cost:
     """Cost of torch's `scaled_dot_product_attention`: [..., heads, tokens, width], with a mask or
     causal."""
-    query = given["query"].shape
-    mask = given.get("mask")
-    sides = query[-2], given["key"].shape[-2]
-    if given_pairs := given.get("pairs"):
-        pairs = Pairs(*given_pairs)
+    query = arguments["query"].shape
+    mask = arguments.get("mask")
+    sides = query[-2], arguments["key"].shape[-2]
+    known_pairs = arguments.get("pairs")
+    if known_pairs:
+        pairs = Pairs(*known_pairs)
     elif mask is None:
-        pairs = dense_pairs(*sides, bool(given.get("is_causal")))
+        pairs = dense_pairs(*sides, bool(arguments.get("is_causal")))
     else:
         pairs = mask_pairs(mask, *sides)
-    return _cost(given, pairs.times(prod(query[:-2])), backward)
+    return _cost(arguments, pairs.times(prod(query[:-2])), backward)
 
 
-def variable_cost(given: dict[str, Any], backward: bool) -> Cost:
+def variable_cost(arguments: dict[str, Any], backward: bool) -> Cost:
     """Cost of kernels that take lengths and windows: [batch, tokens, heads, width], or packed [(1,)
     tokens, heads, width]."""
-    query = given["query"].shape
-    query_ends = given.get("query_ends")
-    key_ends = given.get("key_ends")
+    query = arguments["query"].shape
+    query_ends = arguments.get("query_ends")
+    key_ends = arguments.get("key_ends")
     # Kinds of masks: 0 is none, 1 is causal from the upper left, 2 from the lower right.
-    causal = bool(given.get("kind") or given.get("is_causal"))
-    left, right = given.get("window_sides") or (given.get("left"), given.get("right"))
-    if given.get("window"):
-        left = given["window"] - 1
+    causal = bool(arguments.get("kind") or arguments.get("is_causal"))
+    left, right = arguments.get("window_sides") or (arguments.get("left"), arguments.get("right"))
+    if arguments.get("window"):
+        left = arguments["window"] - 1
+    tokens, heads = query[-3], query[-2]
     if query_ends is None:
-        pairs = document_pairs(query[-3], given["key"].shape[-3], causal, left, right).times(
-            prod(query[:-3])
-        )
-    else:
-        queries = lengths_of(query_ends)
-        keys = lengths_of(query_ends if key_ends is None else key_ends)
+        pairs = document_pairs(tokens, arguments["key"].shape[-3], causal, left, right)
+        pairs = pairs.times(prod(query[:-3]))
+        return _cost(arguments, pairs.times(heads), backward)
+    queries = lengths_of(query_ends)
+    keys = lengths_of(query_ends if key_ends is None else key_ends)
+    if queries is None or keys is None:
         # only the number of tokens is known; no query sees more keys than the longest document has
-        if queries is None or keys is None:
-            whole = query[-3] * (given.get("longest_key") or query[-3])
-            pairs = Pairs(whole, whole / 2 if causal else whole, whole, bound=True)
-        else:
-            documents = (
-                document_pairs(*both, causal, left, right)
-                for both in zip(queries, keys, strict=True)
-            )
-            pairs = sum(documents, Pairs(0, 0, 0))
-    return _cost(given, pairs.times(query[-2]), backward)
+        most = tokens * (arguments.get("longest_key") or tokens)
+        pairs = Pairs(most, most / 2 if causal else most, most, bound=True)
+    else:
+        pairs = Pairs(0, 0, 0)
+        for query_count, key_count in zip(queries, keys, strict=True):
+            pairs += document_pairs(query_count, key_count, causal, left, right)
+    return _cost(arguments, pairs.times(heads), backward)

@@ -49,17 +49,17 @@ def certainty(
                 bound += totals.flops
         if key.direction == "forward" and key.layer in of_layers:
             of_layers[key.layer] += totals.flops
-    whole = operations.model_flops
+    total = operations.model_flops
     forward = operations.sum("forward").flops
     differences = {layer: by_layers[layer] - counted for layer, counted in of_layers.items()}
     worst = max(differences, key=lambda layer: abs(differences[layer]), default="")
-    both = sum(of_layers.values())
+    counted_twice = sum(of_layers.values())
     return Certainty(
-        shares={kind: count / whole for kind, count in flops.items()} if whole else {},
-        bound_share=bound / whole if whole else 0,
+        shares={kind: count / total for kind, count in flops.items()} if total else {},
+        bound_share=bound / total if total else 0,
         uncounted=dict(operations.uncounted),
-        second_share=both / forward if forward else 0,
-        deviation=sum(differences.values()) / both if both else None,
+        second_share=counted_twice / forward if forward else 0,
+        deviation=sum(differences.values()) / counted_twice if counted_twice else None,
         worst_layer=worst if differences.get(worst) else "",
         unused=unused,
     )
@@ -123,11 +123,9 @@ class LayerCount(ExitStack):
     def _note(
         self, name: str, module: nn.Module, inputs: tuple[object, ...], output: object
     ) -> None:
-        if (
-            torch._C._current_autograd_node() is None
-            and inputs
-            and isinstance(inputs[0], torch.Tensor)
-        ):
+        if torch._C._current_autograd_node() is not None:
+            return
+        if inputs and isinstance(inputs[0], torch.Tensor):
             flops = _layer_flops(module, inputs[0], output)
             if flops is not None:
                 self.flops[name] = self.flops.get(name, 0) + flops
@@ -140,13 +138,12 @@ def _layer_flops(module: Any, inputs: torch.Tensor, output: Any) -> int | None:
     if type(module).__name__ == "Conv1D" and hasattr(module, "nx"):  # GPT-2's linear layer
         return 2 * inputs.numel() * int(module.nf)
     if isinstance(module, nn.modules.conv._ConvNd):
-        channels, places = (
-            (module.out_channels, inputs) if module.transposed else (module.in_channels, output)
-        )
-        return 2 * places.numel() * (channels // module.groups) * prod(module.kernel_size)
+        channels, elements = module.in_channels, output.numel()
+        if module.transposed:
+            channels, elements = module.out_channels, inputs.numel()
+        return 2 * elements * (channels // module.groups) * prod(module.kernel_size)
     if isinstance(module, nn.RNNBase):
         tokens = inputs.numel() // module.input_size
-        return (
-            2 * tokens * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
-        )
+        matrices = [weight for weight in module.parameters() if weight.ndim == 2]
+        return 2 * tokens * sum(weight.numel() for weight in matrices)
     return None

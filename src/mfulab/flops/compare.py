@@ -12,10 +12,9 @@ def looked_up_parameters(model: torch.nn.Module) -> int:
     tables: dict[int, int] = {}
     others: dict[int, int] = {}
     for module in model.modules():
-        held = tables if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) else others
-        held.update(
-            {id(parameter): parameter.numel() for parameter in module.parameters(recurse=False)}
-        )
+        is_table = isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag)
+        for parameter in module.parameters(recurse=False):
+            (tables if is_table else others)[id(parameter)] = parameter.numel()
     return sum(tables[key] for key in tables.keys() - others.keys())
 
 
@@ -67,14 +66,15 @@ def compare_formulas(
         ),
         ("72·B·T·L·h²·(1 + T/6h + V/12hL)", "arXiv:2205.05198", megatron_flops(shape, *sizes), gpt),
     ]
-    names = ("formula", "source", "formula_flops", "counted_flops", "deviation_percent", "note")
-    return [
-        dict(
-            zip(
-                names,
-                (name, source, round(value), flops, 100 * (value / flops - 1), note),
-                strict=True,
-            )
-        )
-        for name, source, value, note in formulas
-    ]
+    rows = list[dict[str, object]]()
+    for name, source, value, note in formulas:
+        row = {
+            "formula": name,
+            "source": source,
+            "formula_flops": round(value),
+            "counted_flops": flops,
+            "deviation_percent": 100 * (value / flops - 1),
+            "note": note,
+        }
+        rows.append(row)
+    return rows

@@ -67,9 +67,13 @@ class Pairs:
 def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
     """Pairs of one sequence without a mask. A causal triangle is aligned at the upper left, as in
     torch."""
-    whole = queries * keys
-    causal = queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
-    return Pairs(whole, causal if is_causal else whole, whole, whole)
+    rectangle = queries * keys
+    attended: float = rectangle
+    if is_causal and queries <= keys:
+        attended = queries**2 / 2
+    elif is_causal:
+        attended = keys**2 / 2 + (queries - keys) * keys
+    return Pairs(rectangle, attended, rectangle, rectangle)
 
 
 def document_pairs(
@@ -78,23 +82,31 @@ def document_pairs(
     """Pairs of one document, for kernels that take lengths or windows. The last query is aligned
     with the last key. A query sees `left` keys before its position and `right` after it; None and
     -1 mean no limit."""
-    left, right = (-1 if side is None else side for side in (left, right))
+    left = -1 if left is None else left
+    right = -1 if right is None else right
     if is_causal:
         right = 0
     if left < 0 and right < 0:
         return Pairs(queries * keys, queries * keys, queries * keys)
     shift = keys - queries
-    reached = _below(queries, keys, shift + right) if right >= 0 else queries * keys
-    attended = float(reached - (_below(queries, keys, shift - left - 1) if left >= 0 else 0))
-    widest = min(keys, left + right + 1) if left >= 0 and right >= 0 else keys
-    if right == 0 and widest == keys:
+    width = keys
+    if left >= 0 and right >= 0:
+        width = min(keys, left + right + 1)
+    reached = queries * keys
+    if right >= 0:
+        reached = _below(queries, keys, shift + right)
+    if left >= 0:
+        reached -= _below(queries, keys, shift - left - 1)
+    attended = float(reached)
+    if right == 0 and width == keys:
         attended -= min(queries, keys) / 2
-    return Pairs(queries * widest, attended, queries * widest)
+    return Pairs(queries * width, attended, queries * width)
 
 
 def _below(queries: int, keys: int, shift: int) -> int:
     """Number of pairs of query i and key j with j ≤ i + shift."""
     # Query i has clamp(i + shift + 1, 0, keys) of them: none before `first`, all from `last` on.
-    first, last = (min(max(place, 0), queries) for place in (-shift, keys - shift))
+    first = min(max(-shift, 0), queries)
+    last = min(max(keys - shift, 0), queries)
     between = last - first
     return between * (first + shift + 1) + between * (between - 1) // 2 + (queries - last) * keys

@@ -15,7 +15,7 @@ from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.graph import Node, chain
 from mfulab.flops.layers import LayerTracker, outermost
-from mfulab.flops.tensors import Held, LstmsOnCpu, SavedTensors
+from mfulab.flops.tensors import LstmsOnCpu, MemorySize, SavedTensors
 from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
 
 
@@ -29,10 +29,10 @@ class Count:
 
     operations: Operations  # FLOPs and elements by layer, operator and pass
     # activations: saved for the backward pass, without parameters and buffers
-    saved: Held
+    saved: MemorySize
     # largest memory alive at once, without parameters and inputs: activations, gradients and
     # temporary results
-    peak: Held
+    peak: MemorySize
     by_layers: dict[str, int]  # forward FLOPs of layers that have a formula: a second count
     # real tokens, from the first layer call that shows them; None if none does
     real: RealTokens | None = None
@@ -42,16 +42,16 @@ class Count:
     # nodes with forward and backward FLOPs, if they are a short chain
     graph: tuple[tuple[Node, int, int], ...] = ()
     # memory that LSTMs save on a CPU beyond `saved`
-    more_on_cpu: Held = field(default_factory=Held)
+    more_on_cpu: MemorySize = field(default_factory=MemorySize)
 
     @property
     def useful_percent(self) -> float | None:
         """Percentage of forward and backward FLOPs that serve real tokens. None if no call shows
         which tokens are real."""
-        whole = self.operations.model_flops
+        total = self.operations.model_flops
         useful = useful_flops(self.operations, self.real)
-        if useful is not None and whole:
-            return 100 * useful / whole
+        if useful is not None and total:
+            return 100 * useful / total
         return None
 
     @property
@@ -70,12 +70,12 @@ def count(
     the step failed."""
     layers = LayerTracker(model)
     saved = SavedTensors(model)
-    second = LayerCount(model)
-    told = _RealTokens(model)
+    by_layers = LayerCount(model)
+    real = _RealTokens(model)
     counter = OperatorCounter(layers)
     lstms = LstmsOnCpu(model, saved)
     try:
-        with second, told, counter, fused_operators() if fused else nullcontext():
+        with by_layers, real, counter, fused_operators() if fused else nullcontext():
             with saved, lstms:
                 loss = step()
             nodes = []
@@ -84,29 +84,38 @@ def count(
                 loss.backward()
     except Exception as error:
         numbers: Numbers = {"model": type(model).__name__, "error": said_by(error)}
-        failed = Said("failed_in_forward", numbers)
+        reason = Said("failed_in_forward", numbers)
         if layers.failed:
-            failed = Said("failed_in_layer", {**numbers, "layer": layers.failed})
-        raise CountError(failed) from error
-    unused = tuple(outermost(layers.unused or ()))
-    made = counter.by_node
-    held = (saved.total, counter.live.peak)
-    graph = tuple(
-        (node, made[node.number, "forward"], made[node.number, "backward"]) for node in nodes
-    )
-    all_flops = counter.operations.sum("forward").flops, counter.operations.sum("backward").flops
-    if tuple(map(sum, [*zip(*graph, strict=True)][1:])) != all_flops:
-        graph = ()
+            reason = Said("failed_in_layer", {**numbers, "layer": layers.failed})
+        raise CountError(reason) from error
     return Count(
-        counter.operations,
-        *held,
-        second.flops,
-        told.tokens,
-        saved.interrupted,
-        unused,
-        graph,
-        lstms.more,
+        operations=counter.operations,
+        saved=saved.total,
+        peak=counter.live.peak,
+        by_layers=by_layers.flops,
+        real=real.tokens,
+        saved_in_part=saved.interrupted,
+        unused=tuple(outermost(layers.unused or ())),
+        graph=_graph(nodes, counter),
+        more_on_cpu=lstms.more,
     )
+
+
+def _graph(nodes: list[Node], counter: OperatorCounter) -> tuple[tuple[Node, int, int], ...]:
+    """Nodes with their forward and backward FLOPs. Empty if these are not all FLOPs of the step."""
+    graph = []
+    for node in nodes:
+        forward = counter.by_node[node.number, "forward"]
+        backward = counter.by_node[node.number, "backward"]
+        graph.append((node, forward, backward))
+    all_forward = sum(forward for _, forward, _ in graph)
+    all_backward = sum(backward for _, _, backward in graph)
+    operations = counter.operations
+    if all_forward != operations.sum("forward").flops:
+        return ()
+    if all_backward != operations.sum("backward").flops:
+        return ()
+    return tuple(graph)
 
 
 class _RealTokens(ExitStack):

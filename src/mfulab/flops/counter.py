@@ -39,8 +39,8 @@ from mfulab.flops.written import PRODUCTS, WrittenAttention
 
 # FLOPs of `recomputed` are executed, but not needed.
 PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")
-# Operators that add their first operand to a product.
-_ADDING = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm")
+# Operators that add their first operand, the addend, to a product of the next two.
+_ADDENDS_FIRST = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm")
 _SAME_VALUES = frozenset(
     {"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"}
 )
@@ -84,21 +84,20 @@ class Totals:
     other_elements: int = 0
 
     @classmethod
-    def of(cls, cost: Cost, instead: Cost | None = None) -> "Totals":
-        """Totals of one call; with `instead`, the difference from a cost that was added for this
-        call before."""
-        values = [1, *(getattr(cost, name) for name in FLOPS), int(cost.bound)]
-        if instead is not None:
-            values = [
-                value - old
-                for value, old in zip(values, vars(cls.of(instead)).values(), strict=False)
-            ]
-        return cls(*values)
+    def of(cls, cost: Cost) -> "Totals":
+        """Totals of one call."""
+        flops = {name: getattr(cost, name) for name in FLOPS}
+        return cls(calls=1, bounds=int(cost.bound), **flops)
 
     def add(self, other: "Totals") -> None:
         """Adds `other` to these sums."""
         for name in vars(self):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def subtract(self, other: "Totals") -> None:
+        """Subtracts `other` from these sums."""
+        for name in vars(self):
+            setattr(self, name, getattr(self, name) - getattr(other, name))
 
 
 @dataclass
@@ -140,9 +139,8 @@ class Operations:
         passes = PASSES if executed else PASSES[:2]
         for key, totals in self.totals.items():
             if key.dtype is not None and key.direction in passes:
-                flops[key.dtype, "conv" in key.operator] += (
-                    totals.executed_flops if executed else totals.flops
-                )
+                count = totals.executed_flops if executed else totals.flops
+                flops[key.dtype, "conv" in key.operator] += count
         return dict(flops)
 
 
@@ -157,21 +155,25 @@ class OperatorCounter(Opened):
 
     The formula of an operator is this project's, else torch's, else that of elementwise arithmetic.
     Operators without any are listed in `operations.uncounted`. Passes are those of
-    `LayerTracker.place`. With `memory`, `live` tracks the memory of live tensors.
+    `LayerTracker.layer_and_pass`. With `memory`, `live` tracks the memory of live tensors.
     """
 
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         super().__init__()
-        self.operations, self.live, self._written = Operations(), LiveTensors(), WrittenAttention()
+        self.operations = Operations()
+        self.live = LiveTensors()
         # FLOPs by sequence number of an autograd node, and pass
         self.by_node: Counter[tuple[int, Pass]] = Counter()
+        self._layers = layers
+        self._tracks_memory = memory
+        self._written = WrittenAttention()
         self._zeros: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._layers, self._memory, self._experts = layers, memory, expert_numbers(layers.model)
+        self._experts = expert_numbers(layers.model)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
         yield self._layers
         yield flex_attention_seen(self.add)
-        yield bodies_seen(self._listens, self._either)
+        yield bodies_seen(self._is_active, self._run_both_branches)
         yield self._listening()
 
     @contextmanager
@@ -183,44 +185,43 @@ class OperatorCounter(Opened):
         """True if an operand of a product is a zero that stands for a missing tangent."""
         if not self._zeros:
             return False
-        operands = tree_leaves(args[name.startswith(_ADDING) :])
-        return any(
-            isinstance(operand, torch.Tensor) and operand in self._zeros for operand in operands
-        )
+        factors = args[1:] if name.startswith(_ADDENDS_FIRST) else args
+        return any(tensor in self._zeros for tensor in _tensors(factors))
 
-    def _listens(self, arguments: object) -> bool:
+    def _is_active(self, arguments: object) -> bool:
         """True if this counter's dispatch mode is active, and neither tracing nor foreign fake
         tensors are involved."""
         modes = []
         if torch._C._len_torch_dispatch_stack():
             modes = _get_current_dispatch_mode_stack()
-        own = next(
-            (mode for mode in modes if isinstance(mode, Dispatch) and mode.counter is self), None
-        )
-        traced = any(
-            mode.is_infra_mode() and not isinstance(mode, FakeTensorMode) for mode in modes
-        )
-        return own is not None and not traced and not own.is_foreign(tree_leaves(arguments))
+        dispatch = None
+        for mode in modes:
+            if isinstance(mode, Dispatch) and mode.counter is self:
+                dispatch = mode
+            elif mode.is_infra_mode() and not isinstance(mode, FakeTensorMode):
+                return False
+        return dispatch is not None and not dispatch.is_foreign(tree_leaves(arguments))
 
-    def _either(self, yes: Body, no: Body, operands: Sequence[object]) -> Any:
+    def _run_both_branches(self, yes: Body, no: Body, operands: Sequence[object]) -> Any:
         """Counts a conditional whose predicate has no data, by running both branches. Raises
         UnknownCostError if their costs differ."""
-        before = self.operations
-        branches = list[Operations]()
-        out = None
-        for body in (no, yes):
-            self.operations = Operations()
-            try:
-                out = body(*operands)
-                branches.append(self.operations)
-            finally:
-                self.operations = before
-        costs = [branch.model_flops for branch in branches]
-        if costs[0] != costs[1]:
-            flops = {"taken": costs[1], "other": costs[0]}
+        _, other = self._run_apart(no, operands)
+        out, taken = self._run_apart(yes, operands)
+        if taken.model_flops != other.model_flops:
+            flops = {"taken": taken.model_flops, "other": other.model_flops}
             raise UnknownCostError(Said("branches_differ", flops))
-        before.add(branches[1])
+        self.operations.add(taken)
         return out
+
+    def _run_apart(self, body: Body, operands: Sequence[object]) -> tuple[Any, Operations]:
+        """Runs a body. Returns its result, and its operations, which are not added to the
+        counter's."""
+        before = self.operations
+        self.operations = Operations()
+        try:
+            return body(*operands), self.operations
+        finally:
+            self.operations = before
 
     def add(
         self, operator: object, out: object, args: tuple[object, ...], kwargs: dict[str, Any]
@@ -228,14 +229,12 @@ class OperatorCounter(Opened):
         """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a
         Triton kernel."""
         name = operator_name(operator)
-        leaves = (tree_leaves((args, kwargs)), tree_leaves(out))
-        read, written = (
-            [leaf for leaf in some if isinstance(leaf, torch.Tensor)] for some in leaves
-        )
-        if self._memory:
+        read = _tensors((args, kwargs))
+        written = _tensors(out)
+        if self._tracks_memory:
             self.live.note(read, written)
         self._layers.read(read)
-        layer, direction = self._layers.place()
+        layer, direction = self._layers.layer_and_pass()
         is_nested = any(tensor.is_nested for tensor in read)
         try:
             cost = _cost(operator, name, out, args, kwargs)
@@ -261,11 +260,10 @@ class OperatorCounter(Opened):
         name = key.operator
         if scores is not None:  # this matmul may be part of attention written out
             module = self._layers.model.get_submodule(key.layer)
-            cost = self._written.cost(
-                module, cost, *args[-2:] if name == "aten::bmm" else args[1:3]
-            )
+            a, b = args[-2:] if name == "aten::bmm" else args[1:3]
+            cost = self._written.cost(module, cost, a, b)
             if key.direction != "backward":
-                self._written.made(key, module, cost, scores)
+                self._written.record(key, module, cost, scores)
         node = self._layers.node(read)
         self.by_node[node, key.direction] += cost.flops
         if node < 0 and self._layers.is_idle:
@@ -292,17 +290,23 @@ class OperatorCounter(Opened):
         is_zero = name == "aten::zeros" and not out.ndim
         if is_zero or (name in _SAME_VALUES and args[0] in self._zeros):
             self._zeros[out] = True
-        if scores := self._written.follow(name, out, args):
-            place, before, after = scores
-            self.operations.totals.setdefault(place, Totals()).add(Totals.of(after, before))
+        correction = self._written.follow(name, out, args)
+        if correction is not None:
+            corrected_key, before, after = correction
+            totals = self.operations.totals.setdefault(corrected_key, Totals())
+            totals.subtract(Totals.of(before))
+            totals.add(Totals.of(after))
         flops = other_flops(operator, read + written, args, kwargs)
-        self.operations.uncounted.update([name] if flops is None else [])
+        if flops is None:
+            self.operations.uncounted[name] += 1
         if name in LOOK_UPS:  # reads as much of a table as it writes
-            read = [*(tensor for tensor in read if tensor is not args[0]), *written[:1]]
-        moves = flops != 0 or not _shares_memory(read, written)  # a view moves nothing
-        return Totals(
-            1, other_flops=flops or 0, other_elements=elements(read + written) if moves else 0
-        )
+            read = [tensor for tensor in read if tensor is not args[0]]
+            read += written[:1]
+        call = Totals(calls=1, other_flops=flops or 0)
+        is_view = flops == 0 and _shares_memory(read, written)
+        if not is_view:  # a view moves nothing
+            call.other_elements = elements(read + written)
+        return call
 
 
 def eager_stance() -> AbstractContextManager[Any]:
@@ -310,10 +314,10 @@ def eager_stance() -> AbstractContextManager[Any]:
     Without it, a dispatch mode would make compiled code fall back to eager for good."""
     if "torch._dynamo" in sys.modules:
         return torch.compiler.set_stance("force_eager")
-    return _LaterStance()
+    return _EagerStanceWhenLoaded()
 
 
-class _LaterStance(AbstractContextManager[None]):
+class _EagerStanceWhenLoaded(AbstractContextManager[None]):
     """Makes compiled code run eagerly from the first use of torch.compile on, which loads the
     compiler. torch.cond and scan use it, too."""
 
@@ -354,8 +358,8 @@ class Dispatch(TorchDispatchMode):
             raise
 
     def _run(self, operator: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        # A tensor subclass is unwrapped first: operators on its inner tensors are what runs.
         """Runs one operator and counts it, or decomposes it first."""
+        # A tensor subclass is unwrapped first: operators on its inner tensors are what runs.
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         # Fake tensors made inside the step, as by DTensor to find global shapes.
@@ -363,12 +367,10 @@ class Dispatch(TorchDispatchMode):
             return operator(*args, **kwargs)
         if isinstance(operator, torch._ops.HigherOrderOperator):
             return self._higher_order(operator, args, kwargs)
-        tensors = []
-        for leaf in tree_leaves(args):
-            if isinstance(leaf, torch.Tensor):
-                tensors.append(leaf)
-        nested = any(tensor.is_nested for tensor in tensors)  # which cannot be decomposed
-        if not nested and _is_composite(operator, tensors[0].device.type if tensors else "cpu"):
+        tensors = _tensors(args)
+        device = tensors[0].device.type if tensors else "cpu"
+        is_nested = any(tensor.is_nested for tensor in tensors)  # which cannot be decomposed
+        if not is_nested and _is_composite(operator, device):
             with self:
                 return operator._op_dk(
                     torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs
@@ -413,7 +415,7 @@ def _is_composite(operator: Any, device: str) -> bool:
     return not has_kernel(name, torch._C._dispatch_key_for_device(device))
 
 
-def _gradients_made(name: str) -> int:
+def _gradient_count(name: str) -> int:
     """Number of gradients that a fused kernel always makes; 0 for other operators."""
     if name == "aten::mkldnn_rnn_layer_backward":
         return 7
@@ -423,42 +425,48 @@ def _gradients_made(name: str) -> int:
     return 0
 
 
-def _is_asked(into: Any) -> bool:
-    """True if the running backward pass will execute the autograd node `into`."""
-    if into is None:
+def _is_needed(node: Any) -> bool:
+    """True if the running backward pass will execute an autograd node, or needs its gradient."""
+    if node is None:
         return False
     try:
-        return bool(torch._C._will_engine_execute_node(into))
+        return bool(torch._C._will_engine_execute_node(node))
     except RuntimeError:  # a leaf whose gradient `torch.autograd.grad` returns
         return True
 
 
-_OF_VECTORS = ("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward")
+_VECTOR_PRODUCTS = ("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward")
 
 
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
     """Cost of a call by this project's formula, else by torch's. None for operators that do not
     count towards MFU."""
     node = torch._C._current_autograd_node()
-    if formula := formula_of(name):
+    formula = formula_of(name)
+    if formula is not None:
         # `out` only receives the result, and is no operand.
-        given = leave_out(kwargs, ("out",))
-        count = _gradients_made(name)
+        keywords = leave_out(kwargs, ("out",))
+        count = _gradient_count(name)
         if count and node is not None and len(node.next_functions) >= count:
             # The kernel computes all gradients, even those that autograd does not need.
-            given["needs_gradient"] = [_is_asked(into) for into, _ in node.next_functions[:count]]
-        cost = formula(*args, out=out, **given)
+            functions = node.next_functions[:count]
+            keywords["needs_gradient"] = [_is_needed(function) for function, _ in functions]
+        cost = formula(*args, out=out, **keywords)
         if cost is None:
             return None
         return Cost.of(cost)
     if operator in flop_registry:
         return Cost.of(flop_registry[operator](*args, out_val=out, **kwargs))
-    if name != "aten::mul" or node is None or not node.name().startswith(_OF_VECTORS):
+    if name != "aten::mul" or node is None or not node.name().startswith(_VECTOR_PRODUCTS):
         return None
     if not all(isinstance(arg, torch.Tensor) for arg in args):
         return None
     # Gradient of a matrix-vector or dot product: [m, 1]·[1, n], which torch broadcasts.
     return Cost.of(2 * out.numel())
+
+
+def _tensors(tree: object) -> Tensors:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def elements(tensors: list[torch.Tensor]) -> int:
@@ -481,10 +489,7 @@ def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> boo
     """True if everything written shares its storage with a tensor that was read, as for a view."""
     if not written or any(tensor.layout != torch.strided for tensor in written):
         return False
-    strided = []
-    for tensor in read:
-        if tensor.layout == torch.strided:
-            strided.append(tensor)
+    strided = [tensor for tensor in read if tensor.layout == torch.strided]
     return _storages(written) <= _storages(strided)
 
 
@@ -503,14 +508,14 @@ def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str,
         for layer in {"", *accumulate(key.layer.split("."), "{}.{}".format)}:
             if (key.direction, layer) in sums:
                 sums[key.direction, layer].add(totals)
-    whole = sums["forward", ""].flops + sums["backward", ""].flops
+    step_flops = sums["forward", ""].flops + sums["backward", ""].flops
     rows = list[dict[str, object]]()
     for name, module in model.named_modules():
         forward = sums["forward", name]
         backward = sums["backward", name]
         share = None
-        if whole:
-            share = round(100 * (forward.flops + backward.flops) / whole, 4)
+        if step_flops:
+            share = round(100 * (forward.flops + backward.flops) / step_flops, 4)
         row = {
             "layer": name,
             "module": type(module).__name__,

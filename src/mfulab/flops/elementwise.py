@@ -13,7 +13,9 @@ from mfulab.core.data import data
 
 # Operator → FLOPs per element of the largest tensor; the file's comments explain them.
 _TABLE = data(Path(__file__).with_name("elementwise.yaml"))
-PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
+PER_ELEMENT = dict[str, int]()
+for _flops, _names in _TABLE["flops"].items():
+    PER_ELEMENT |= dict.fromkeys(_names.split(), _flops)
 
 OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]  # FLOPs for each trained parameter
 # One kernel for lists of tensors; FLOPs for each trained parameter.
@@ -48,9 +50,9 @@ def other_flops(
     """FLOPs of a call that does not count towards MFU, from its `torch.ops` packet and all tensors
     that it reads and writes. None if unknown."""
     name = getattr(packet, "__name__", "")
-    scaled = kwargs.get("alpha", 1) != 1
+    is_scaled = kwargs.get("alpha", 1) != 1
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
-        return _of_a_list(name, args[0], scaled)
+        return _of_a_list(name, args[0], is_scaled)
     if name.startswith("_fft_"):
         return _of_transforms(name, args[0], args[1])
     if name in _DISTANCES:
@@ -59,7 +61,7 @@ def other_flops(
     if name in _BAGS:
         return args[1].numel() * args[0].shape[-1]
     per_element = _flops_per_element(packet)
-    # With running statistics (`training` is False), inputs are only scaled and shifted.
+    # With running statistics (`training` is False), inputs are only is_scaled and shifted.
     if name in _BATCH_NORMS and not args[5]:
         per_element = PER_ELEMENT["_native_batch_norm_legit_no_training"]
     if per_element is None:
@@ -68,20 +70,19 @@ def other_flops(
         return None
     if per_element == 0 or not any(map(_has_fractions, tensors)):
         return 0
-    return (per_element + scaled) * max(tensor.numel() for tensor in tensors)
+    return (per_element + is_scaled) * max(tensor.numel() for tensor in tensors)
 
 
-def _of_a_list(name: str, tensors: list[torch.Tensor], scaled: bool) -> int | None:
+def _of_a_list(name: str, tensors: list[torch.Tensor], is_scaled: bool) -> int | None:
     """FLOPs of one kernel on a list of tensors: the plain operator's for each. None if unknown."""
-    of_each = FUSED_OPTIMIZERS.get(name)
-    if of_each is None:
+    per_element = FUSED_OPTIMIZERS.get(name)
+    if per_element is None:
         plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
-        of_each = None
         if plain:
-            of_each = _flops_per_element(plain)
-    if of_each is None:
+            per_element = _flops_per_element(plain)
+    if per_element is None:
         return None
-    return (of_each + scaled) * sum(tensor.numel() for tensor in tensors)
+    return (per_element + is_scaled) * sum(tensor.numel() for tensor in tensors)
 
 
 def _of_transforms(name: str, x: torch.Tensor, dimensions: list[int]) -> int:

@@ -22,10 +22,11 @@ def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
     model's config. None for a dense model."""
     config = getattr(model, "config", None)
     config = getattr(config, "text_config", config)
-    experts, active = (
-        next(filter(None, (getattr(config, name, None) for name in names)), None)
-        for names in _NAMES
-    )
+    numbers = []
+    for names in _NAMES:
+        values = [getattr(config, name, None) for name in names]
+        numbers.append(next(filter(None, values), None))
+    experts, active = numbers
     if experts and active:
         return (int(experts), int(active))
     return None
@@ -36,9 +37,8 @@ def active_parameters(model: torch.nn.Module) -> int:
     shared experts."""
     experts, active = expert_numbers(model) or (1, 1)
     routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
-    return (
-        sum(weight.numel() for weight in model.parameters()) - routed + routed * active // experts
-    )
+    total = sum(weight.numel() for weight in model.parameters())
+    return total - routed + routed * active // experts
 
 
 class RoutedTokens(ExitStack):
@@ -54,15 +54,9 @@ class RoutedTokens(ExitStack):
         self.callback(global_hooks.register_module_forward_pre_hook(self._note).remove)
 
     def _note(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
-        stacked = []
-        for weight in module.parameters(recurse=False):
-            if weight.ndim == 3:
-                stacked.append(weight)
-        given = (tensor for tensor in arguments[1:] if isinstance(tensor, torch.Tensor))
-        chosen = next(
-            (tensor for tensor in given if tensor.dtype in (torch.int32, torch.int64)), None
-        )
-        if not stacked or chosen is None:
+        stacked = [weight for weight in module.parameters(recurse=False) if weight.ndim == 3]
+        chosen = next(filter(_is_integer_tensor, arguments[1:]), None)
+        if not stacked or not isinstance(chosen, torch.Tensor):
             return
         experts = stacked[0].shape[0]
         # Numbers beyond the local experts mark tokens for other ranks.
@@ -79,6 +73,10 @@ class RoutedTokens(ExitStack):
         if self._imbalances:
             return fmean(self._imbalances)
         return None
+
+
+def _is_integer_tensor(argument: object) -> bool:
+    return isinstance(argument, torch.Tensor) and argument.dtype in (torch.int32, torch.int64)
 
 
 def unread_elements(

@@ -66,20 +66,21 @@ def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) ->
     keys = key.shape[-2]
     partial, _, full = block_mask[2:5]
     rows, columns, mask_function = block_mask[-3:]
-    whole = dense_pairs(queries, keys, False)
+    unmasked = dense_pairs(queries, keys, False)
     if rows >= queries and columns >= keys and mask_function is module.noop_mask:
-        return whole
-    executed = whole.executed
+        return unmasked
+    in_blocks = None  # pairs in the blocks that are computed, if known
     if has_data(partial):
         blocks = partial.sum() + (0 if full is None else full.sum())
-        executed = min(float(blocks) / partial[..., 0].numel() * rows * columns, whole.executed)
+        sequences = partial[..., 0].numel()
+        in_blocks = min(float(blocks) / sequences * rows * columns, unmasked.executed)
     mask = _evaluated(block_mask, queries, keys, query)
     if mask is None:
-        return Pairs(executed, executed, executed, whole.rectangle, bound=True)
+        most = unmasked.executed if in_blocks is None else in_blocks
+        return Pairs(most, most, most, unmasked.rectangle, bound=True)
     pairs = mask_pairs(mask, queries, keys)
-    return replace(
-        pairs, executed=executed if has_data(partial) else pairs.full, rectangle=whole.rectangle
-    )
+    executed = pairs.full if in_blocks is None else in_blocks
+    return replace(pairs, executed=executed, rectangle=unmasked.rectangle)
 
 
 def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None:
@@ -95,21 +96,17 @@ def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None
     return documents_of(mask)
 
 
-def _evaluated(
-    block_mask: tuple[Any, ...], queries: int, keys: int, beside: Tensor
-) -> Tensor | None:
-    """Returns the mask, [sequences, heads, queries, keys]. None if it is too large, or depends on
-    tensors without data."""
+def _evaluated(block_mask: tuple[Any, ...], queries: int, keys: int, like: Tensor) -> Tensor | None:
+    """Returns the mask, [sequences, heads, queries, keys], on the device of `like` if that has data.
+    None if it is too large, or depends on tensors without data."""
     if queries * keys > LARGEST_MASK:
         return None
     numbers = block_mask[2]
-    places = block_mask[3]
+    block_indices = block_mask[3]
     rows, columns, mask_function = block_mask[-3:]
     if mask_function is not module.noop_mask:
         try:
-            device = "cpu"
-            if has_data(beside):
-                device = beside.device.type
+            device = like.device.type if has_data(like) else "cpu"
             with torch.device("cpu"):
                 return module.create_mask(
                     mask_function, numbers.shape[0], numbers.shape[1], queries, keys, device
@@ -122,9 +119,9 @@ def _evaluated(
     seen = torch.zeros(
         *numbers.shape, -(-keys // columns), dtype=torch.int64, device=numbers.device
     )
-    for number, place in ((numbers, places), block_mask[4:6]):
+    for number, indices in ((numbers, block_indices), block_mask[4:6]):
         if number is not None:
-            listed = torch.arange(place.shape[-1], device=place.device) < number[..., None]
-            seen = seen.scatter_reduce(-1, place.long(), listed.long(), "amax")
+            listed = torch.arange(indices.shape[-1], device=indices.device) < number[..., None]
+            seen = seen.scatter_reduce(-1, indices.long(), listed.long(), "amax")
     by_row = seen.bool().repeat_interleave(rows, -2)[..., :queries, :]
     return by_row.repeat_interleave(columns, -1)[..., :keys]

@@ -28,14 +28,13 @@ def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> CustomOpDef
 def _attention_shapes(
     query: Tensor, key: Tensor, value: Tensor, *rest: object
 ) -> tuple[Tensor, Tensor]:
+    log_sum = query.new_empty(query.shape[:-1])
     if query.ndim < 4:
-        return query.new_empty(*query.shape[:-1], value.shape[-1]), query.new_empty(
-            query.shape[:-1]
-        )
+        return query.new_empty(*query.shape[:-1], value.shape[-1]), log_sum
     *batch, heads, tokens, _ = query.shape
     # Laid out as kernels write it, tokens before heads, so that merging the heads copies nothing.
     output = query.new_empty(*batch, tokens, heads, value.shape[-1]).transpose(-3, -2)
-    return output, query.new_empty(query.shape[:-1])
+    return output, log_sum
 
 
 # Operands are [..., heads, tokens, width]; keys and values may have fewer heads (grouped). Returns
@@ -50,7 +49,7 @@ attention_backward = _operator(
     "attention_backward",
     "(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor output, Tensor log_sum, "
     "bool is_causal, bool[] needs_gradient, float[] pairs) -> (Tensor, Tensor, Tensor)",
-    lambda gradient, *given: tuple(map(torch.empty_like, given[:3])),
+    lambda gradient, query, key, value, *_: tuple(map(torch.empty_like, (query, key, value))),
 )
 # [rows, k]·[groups, k, n] → [rows, n]; or [m, rows]·[rows, n] → [groups, m, n].
 grouped_product = _operator(
@@ -69,11 +68,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     needs = list(ctx.needs_input_grad[:4])
     saved = ctx.saved_tensors  # read once, as a checkpoint that recomputes them allows no more
-    gradients = attention_backward(gradient, *saved, ctx.is_causal, needs[:3], ctx.pairs)
-    kept = [
-        gradient if needed else None for gradient, needed in zip(gradients, needs, strict=False)
-    ]
-    return *kept, torch.empty_like(saved[3]) if needs[3] else None, None, None
+    computed = attention_backward(gradient, *saved, ctx.is_causal, needs[:3], ctx.pairs)
+    gradients = []
+    for operand_gradient, is_needed in zip(computed, needs, strict=False):
+        gradients.append(operand_gradient if is_needed else None)
+    mask_gradient = torch.empty_like(saved[3]) if needs[3] else None
+    return *gradients, mask_gradient, None, None
 
 
 attention.register_autograd(_differentiate, setup_context=_save)
@@ -81,9 +81,10 @@ attention.register_autograd(_differentiate, setup_context=_save)
 
 def _differentiate_grouped(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     a, b, ends = ctx.saved_tensors
-    operands = (gradient, b.mT), (a.mT, gradient)
-    needs = zip(operands, ctx.needs_input_grad, strict=False)
-    return *(grouped_product(*pair, ends) if needed else None for pair, needed in needs), None
+    needs_a, needs_b = ctx.needs_input_grad[:2]
+    a_gradient = grouped_product(gradient, b.mT, ends) if needs_a else None
+    b_gradient = grouped_product(a.mT, gradient, ends) if needs_b else None
+    return a_gradient, b_gradient, None
 
 
 grouped_product.register_autograd(

@@ -8,7 +8,7 @@ import torch
 
 from mfulab.flops.tensors import SavedTensors
 
-MOST = 12  # most nodes that fit a picture
+MOST_NODES = 12  # most nodes that fit a picture
 
 
 @dataclass(frozen=True)
@@ -26,33 +26,29 @@ class Node:
 
 def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> list[Node]:
     """Nodes from the first operator to the loss, before backward has run. Empty if they branch or
-    are more than MOST. Saved tensors are taken from `saved`, since asking a node for them would
-    make a checkpoint recompute."""
+    are more than MOST_NODES. Saved tensors are taken from `saved`, since asking a node for them
+    would make a checkpoint recompute."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     nodes: list[Node] = []
     node: Any = loss.grad_fn
     while node is not None:
-        before = []
+        parameters = []
+        earlier = []  # nodes of operators, not of parameters
         for function, _ in node.next_functions:
-            if function is not None:
-                before.append(function)
-        leaves = [_leaf(function, saved) for function in before]
-        others = []
-        for function, leaf in zip(before, leaves, strict=True):
+            if function is None:
+                continue
+            leaf = _leaf(function, saved)
             if leaf is None:
-                others.append(function)
-        if len(others) > 1 or len(nodes) == MOST or not getattr(node, "_input_metadata", None):
+                earlier.append(function)
+            else:
+                parameters.append(names.get(id(leaf), ""))
+        outputs = getattr(node, "_input_metadata", None)
+        if len(earlier) > 1 or len(nodes) == MOST_NODES or not outputs:
             return []
         number = node._sequence_nr()
-        parameters = []
-        for leaf in leaves:
-            if leaf is not None:
-                parameters.append(names.get(id(leaf), ""))
-        kept = saved.of_nodes.get(number, [])
-        nodes.append(Node(node.name(), number, [*node._input_metadata[0].shape], kept, parameters))
-        node = None
-        if others:
-            node = others[0]
+        saved_here = saved.of_nodes.get(number, [])
+        nodes.append(Node(node.name(), number, [*outputs[0].shape], saved_here, parameters))
+        node = earlier[0] if earlier else None
     return nodes[::-1]
 
 
@@ -64,6 +60,7 @@ def _leaf(node: Any, saved: SavedTensors) -> torch.Tensor | None:
         and len(node.next_functions) == 1
         and node._sequence_nr() not in saved.of_nodes
     ):
-        if (node := node.next_functions[0][0]) is None:
+        node = node.next_functions[0][0]
+        if node is None:
             return None
     return getattr(node, "variable", None)

@@ -71,9 +71,8 @@ def _scan(
     """Runs a scan as a loop over the rows of `xs`."""
     carried = tuple(init)
     rows = list[Sequence[Any]]()
-    if torch.is_grad_enabled() and any(
-        x.requires_grad for x in (*xs, *additional) if isinstance(x, Tensor)
-    ):
+    read = [x for x in (*xs, *additional) if isinstance(x, Tensor)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in read):
         # torch uses one backward body for all steps, so the first carry gets a gradient even if
         # it is not used.
         carried = tuple(
@@ -82,12 +81,10 @@ def _scan(
     for row in zip(*(tensor.unbind() for tensor in xs), strict=True):
         results = tuple(combine(*carried, *row, *additional))
         carried = results[: len(init)]
-        kept = results[len(init) :]
-        rows.append(kept)
-    columns = zip(*rows, strict=True)
-    stacked = (
-        torch.stack(column) if isinstance(column[0], Tensor) else column[0] for column in columns
-    )
+        rows.append(results[len(init) :])
+    stacked = []
+    for column in zip(*rows, strict=True):
+        stacked.append(torch.stack(column) if isinstance(column[0], Tensor) else column[0])
     return *carried, *stacked
 
 
@@ -122,11 +119,8 @@ def _while_loop(
 def open_kernel(operator: HigherOrderOperator, arguments: Iterable[object]) -> Body | None:
     """Returns the plain implementation of an operator that calls a Python body. None if a counter
     cannot see inside the operator."""
-    bodies = (
-        body
-        for body in arguments
-        if callable(body) and not isinstance(body, Tensor | torch._ops.OperatorBase)
-    )
-    if any(bodies):
-        return _plain(operator)
+    for argument in arguments:
+        is_body = callable(argument) and not isinstance(argument, Tensor | torch._ops.OperatorBase)
+        if is_body:
+            return _plain(operator)
     return None

@@ -42,12 +42,12 @@ def compiled_models_unwarned() -> Iterator[None]:
     restores the warning filters meanwhile."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
-    held = warnings.filters
-    added = warnings.filters[0]  # catch_warnings may restore the old list
+    filters_inside = warnings.filters
+    added = warnings.filters[0]
     try:
         yield
     finally:
-        for filters in (held, warnings.filters):
+        for filters in (filters_inside, warnings.filters):  # catch_warnings restores an old list
             if added in filters and added not in before:
                 filters.remove(added)  # type: ignore[attr-defined]
 
@@ -97,7 +97,7 @@ class LayerTracker(Opened):
                 return frame.layer
         return ROOT
 
-    def place(self) -> tuple[str, Pass]:
+    def layer_and_pass(self) -> tuple[str, Pass]:
         """Returns layer and pass of the operator that is running now."""
         node = torch._C._current_autograd_node()
         frame = None
@@ -145,7 +145,8 @@ class LayerTracker(Opened):
     def node(self, read: Iterable[torch.Tensor]) -> int:
         """Sequence number of the autograd node that is running, or that the operator reading these
         tensors just made. -1 if there is none."""
-        if (node := torch._C._current_autograd_node()) is not None:
+        node = torch._C._current_autograd_node()
+        if node is not None:
             return node._sequence_nr()
         makes_node = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in read)
         if makes_node:
@@ -171,23 +172,22 @@ class LayerTracker(Opened):
         was called."""
         if not self._ran:
             return None
-        used = {ROOT} | {
-            prefix for name in self._ran for prefix in accumulate(name.split("."), "{}.{}".format)
-        }
-        named = self.model.named_modules()
-        found = set()
-        for name, module in named:
+        used = {ROOT}
+        for name in self._ran:
+            used |= set(accumulate(name.split("."), "{}.{}".format))
+        unused = set()
+        for name, module in self.model.named_modules():
             if name not in used and next(module.parameters(), None) is not None:
-                found.add(name)
-        return found
+                unused.add(name)
+        return unused
 
-    def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:
+    def begin(self, running: torch.nn.Module | torch.optim.Optimizer) -> None:
         """Notes a module's forward or an optimiser's step that began before the tracker was
         entered."""
-        if isinstance(what, torch.optim.Optimizer):
-            self._enter_optimizer(what)
+        if isinstance(running, torch.optim.Optimizer):
+            self._enter_optimizer(running)
         else:
-            self._enter_layer(what, ())
+            self._enter_layer(running, ())
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
         self.callback(self._frames.clear)
@@ -220,7 +220,7 @@ class LayerTracker(Opened):
         return tracked
 
     def _enter_layer(self, module: torch.nn.Module, arguments: object) -> None:
-        if self._is_elsewhere():
+        if self._in_other_thread():
             return
         name = self._names.get(id(module))
         if name is not None:
@@ -229,12 +229,12 @@ class LayerTracker(Opened):
             if self._unread is None:
                 # hidden from function modes of the user's loop
                 with torch._C.DisableTorchFunction():
-                    self._unread = _holders(self.model)
+                    self._unread = _modules_by_storage(self.model)
         self._frames.append(_Frame("layer", self.current if name is None else name, id(module)))
         self._mark()
 
     def _leave_layer(self, module: torch.nn.Module, arguments: object, output: object) -> None:
-        if self._is_elsewhere():
+        if self._in_other_thread():
             return
         # Hooks also run after a forward that failed, the innermost layer's first.
         error = sys.exc_info()[1]
@@ -248,44 +248,44 @@ class LayerTracker(Opened):
 
     def _leave(self, kind: str, owner: int) -> None:
         """Removes the innermost frame of this kind and owner, and those inside it."""
-        places = []
-        for at, frame in enumerate(self._frames):
+        for index in reversed(range(len(self._frames))):
+            frame = self._frames[index]
             if (frame.kind, frame.owner) == (kind, owner):
-                places.append(at)
-        if places:
-            del self._frames[places[-1] :]
+                del self._frames[index:]
+                return
 
-    def _is_elsewhere(self) -> bool:
-        # Calls in other threads are no part of this step, unless autograd recomputes there.
+    def _in_other_thread(self) -> bool:
+        """True in another thread than the tracker's, whose calls are no part of this step, unless
+        autograd recomputes there."""
         return threading.get_ident() != self._thread and torch._C._current_autograd_node() is None
 
     def _mark(self) -> None:
-        # On a GPU the backward pass runs in another thread, which numbers its own nodes.
         """Records which layer new autograd nodes belong to from now on."""
+        # On a GPU the backward pass runs in another thread, which numbers its own nodes.
         if threading.get_ident() == self._thread:
             self._numbers.append(torch._C._autograd._get_sequence_nr())
             self._layers.append(self.current)
 
 
-def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
+def _modules_by_storage(model: torch.nn.Module) -> dict[int, set[str]]:
     """Storages of the model's weights → names of the modules that hold them."""
     holders: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)
-        if (
-            plain
-            and weight.layout == torch.strided
-            and not torch._C._functorch.is_functorch_wrapped_tensor(weight)
-        ):
-            holders.setdefault(weight.untyped_storage()._cdata, set()).add(name.rpartition(".")[0])
+        if not plain or weight.layout != torch.strided:
+            continue
+        if torch._C._functorch.is_functorch_wrapped_tensor(weight):
+            continue
+        storage = weight.untyped_storage()._cdata
+        holders.setdefault(storage, set()).add(name.rpartition(".")[0])
     return holders
 
 
 def outermost(names: Iterable[str]) -> list[str]:
     """Returns names of modules without those inside another one, in order. Numbers are merged:
     `blocks.0` and `blocks.1` become `blocks.*`."""
-    kept: list[str] = []
+    outer: list[str] = []
     for name in sorted(names):
-        if not kept or not name.startswith(kept[-1] + "."):
-            kept.append(name)
-    return list(dict.fromkeys(re.sub(r"\b\d+\b", "*", name) for name in kept))
+        if not outer or not name.startswith(outer[-1] + "."):
+            outer.append(name)
+    return list(dict.fromkeys(re.sub(r"\b\d+\b", "*", name) for name in outer))

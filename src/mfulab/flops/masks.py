@@ -7,7 +7,7 @@ from typing import Any
 from mfulab.flops.cost import Pairs, dense_pairs
 
 MASKED = -1e4  # added to a score, this makes its softmax 0 in every format
-_KNOWN = "_mfulab_pairs"
+_CACHED_PAIRS = "_mfulab_pairs"
 
 
 def has_data(tensor: object) -> bool:
@@ -52,31 +52,29 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
         return replace(dense_pairs(queries, keys, False), bound=True)
     import torch
 
-    version, pairs = getattr(mask, _KNOWN, (None, None))
+    version, pairs = getattr(mask, _CACHED_PAIRS, (None, None))
     if version != mask._version or pairs is None:
         sees = mask.detach() if mask.dtype == torch.bool else mask.detach() > MASKED
         sees = sees.expand(*sees.shape[:-2], queries, keys).reshape(-1, queries, keys)
-        rows = []
         if sees.numel():
-            rows = [_one_sequence(sequence)[0] for sequence in sees]
-        full, attended, padding = (
-            (sum(part) / len(rows) for part in zip(*rows, strict=True)) if rows else (0, 0, 0)
-        )
-        whole = 0
-        if rows:
-            whole = queries * keys
-        pairs = Pairs(full, attended, whole, whole, padding=padding)
-        setattr(mask, _KNOWN, (mask._version, pairs))  # every layer uses the same mask
+            counts = [_count_sequence(sequence)[0] for sequence in sees]
+            columns = zip(*counts, strict=True)
+            full, attended, padding = (sum(column) / len(counts) for column in columns)
+            executed = queries * keys
+            pairs = Pairs(full, attended, executed, executed, padding=padding)
+        else:
+            pairs = Pairs(0, 0, 0)
+        setattr(mask, _CACHED_PAIRS, (mask._version, pairs))  # every layer uses the same mask
     return pairs
 
 
 def documents_of(mask: Any) -> list[list[int]]:
     """Number of real tokens in each document, for each sequence of `mask` [sequences, heads,
     tokens, tokens]. Tokens that no token sees are padding."""
-    return [_one_sequence(sequence)[1] for sequence in mask.any(1)]
+    return [_count_sequence(sequence)[1] for sequence in mask.any(1)]
 
 
-def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
+def _count_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
     """Counts a mask [queries, keys]. Returns its full pairs, attended pairs, and full pairs that
     meet padding; and the number of real keys in each document."""
     import torch
@@ -107,15 +105,14 @@ def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
     rows_of = torch.bincount(numbers.cummax(0).values, minlength=len(used))
     widest = torch.zeros(len(used), dtype=torch.long, device=sees.device)
     widest.scatter_reduce_(0, of_row, last - first + 1, "amax")
-    place = torch.searchsorted(used, of_key, right=True) - 1
-    padding = torch.bincount(place.clamp(min=0)[~torch.isin(of_key, used)], minlength=len(used))
+    document = (torch.searchsorted(used, of_key, right=True) - 1).clamp(min=0)  # of each key
+    padding = torch.bincount(document[~torch.isin(of_key, used)], minlength=len(used))
     full = float((rows_of * (widest + padding)).sum())
     # Keys are real if some query sees them. If queries are the same tokens, so are theirs.
     real = sees.any(0)
-    real_keys = torch.bincount(place[real].clamp(min=0), minlength=len(used))
-    real_rows = torch.bincount(
-        of_row[real[rows]] if len(sees) == keys else of_row, minlength=len(used)
-    )
+    real_keys = torch.bincount(document[real], minlength=len(used))
+    of_real_row = of_row[real[rows]] if len(sees) == keys else of_row
+    real_rows = torch.bincount(of_real_row, minlength=len(used))
     useful = float((real_rows * torch.minimum(widest, real_keys)).sum())
     attended = float(count.sum())
     # Causal triangles: each row of a document sees one key more, beginning at its first key.

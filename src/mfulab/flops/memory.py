@@ -1,7 +1,7 @@
 """Predicts memory of training and inference from counts: bytes that a step needs on one device."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Literal
 
 Optimizer = Literal["adam", "adamw", "adam_8bit", "sgd"]
 
@@ -99,8 +99,13 @@ def training_peak_bytes(
     earlier micro-batch exist while the next one runs. Other arguments are those of
     `training_memory`."""
     stored = 4 if autocast else element_bytes
-    about: Any = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer}
-    kept = training_memory(parameters, trainable=trainable, **about)
+    kept = training_memory(
+        parameters,
+        trainable=trainable,
+        element_bytes=element_bytes,
+        autocast=autocast,
+        optimizer=optimizer,
+    )
     # The step peak is scaled to one format, but gradients keep four bytes under autocast.
     widened = 0
     if autocast:
@@ -109,11 +114,8 @@ def training_peak_bytes(
     if accumulated:
         earlier = kept.gradients
     passes = step_peak_bytes // 4 * element_bytes + step_peak_fixed_bytes + widened + earlier
-    return (
-        parameters * stored
-        + kept.optimizer_state
-        + max(passes, kept.gradients * (1 + optimizer_copies))
-    )
+    update = kept.gradients * (1 + optimizer_copies)
+    return parameters * stored + kept.optimizer_state + max(passes, update)
 
 
 def inference_peak_bytes(
@@ -147,17 +149,17 @@ def onednn_lstm_workspace(
 
     def padded(width: int, size: int) -> int:
         line = 64 // size
-        whole = -(-width // line) * line
-        if whole % 256 == 0:
-            return whole + line
-        return whole
+        full_lines = -(-width // line) * line
+        if full_lines % 256 == 0:
+            return full_lines + line
+        return full_lines
 
-    def held(size: int) -> int:
+    def workspace(size: int) -> int:
         gates = tokens * padded(4 * hidden_size, size)
         states_of_layer = tokens * padded(hidden_size, size)
         parts = gates, states_of_layer, states * padded(widest, size), states * hidden_size
         return sum(paged(elements, size) for elements in parts)
 
-    wide = paged(states * padded(widest, 4), 4)
-    elements = (held(4) - held(2)) // 2
-    return elements, held(4) - 4 * elements + paged(states * hidden_size, 4) + 2 * wide
+    elements = (workspace(4) - workspace(2)) // 2
+    gradients = 2 * paged(states * padded(widest, 4), 4) + paged(states * hidden_size, 4)
+    return elements, workspace(4) - 4 * elements + gradients

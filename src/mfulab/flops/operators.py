@@ -49,10 +49,11 @@ def register(operator: object, formula: Formula) -> None:
     must be a custom operator, as torch does not see one that is launched directly. The formula gets
     the call's arguments, and its result as `out` if it has such a parameter. It returns FLOPs or a
     Cost."""
-    takes_out = "out" in inspect.signature(formula).parameters
-    FORMULAS[operator_name(operator)] = (
-        formula if takes_out else lambda *args, out, **kwargs: formula(*args, **kwargs)
-    )
+    name = operator_name(operator)
+    if "out" in inspect.signature(formula).parameters:
+        FORMULAS[name] = formula
+    else:
+        FORMULAS[name] = lambda *args, out, **kwargs: formula(*args, **kwargs)
 
 
 def formula_of(name: str) -> Formula | None:
@@ -83,11 +84,12 @@ def operator_name(operator: object) -> str:
 def matmul(a: Sides, b: Sides, *_: object, **__: object) -> int:
     """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]. Only stored elements of a sparse operand
     count; a complex multiply-add is four."""
-    asked = getattr(a, "is_complex", None)
-    real = 4 if asked and asked() else 1
+    is_complex = getattr(a, "is_complex", None)
+    flops_per_product = 8 if is_complex and is_complex() else 2
     if _is_sparse(b) and not _is_sparse(a):
-        return 2 * real * a.shape[-2] * _stored(b)
-    return 2 * real * _stored(a) * (b.shape[-1] if b.ndim > 1 else 1)
+        return flops_per_product * a.shape[-2] * _stored(b)
+    columns = b.shape[-1] if b.ndim > 1 else 1
+    return flops_per_product * _stored(a) * columns
 
 
 def _is_sparse(tensor: object) -> bool:
@@ -96,11 +98,9 @@ def _is_sparse(tensor: object) -> bool:
 
 def _stored(tensor: Any) -> int:
     """Number of elements that a tensor stores."""
-    values = (
-        (tensor._values() if tensor.is_sparse else tensor.values())
-        if _is_sparse(tensor)
-        else tensor
-    )
+    if not _is_sparse(tensor):
+        return int(tensor.numel())
+    values = tensor._values() if tensor.is_sparse else tensor.values()
     return int(values.numel())
 
 
@@ -111,39 +111,43 @@ def batched_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int | Cost:
     if getattr(b, "is_nested", False) or getattr(a, "is_nested", False):
         return nested_matmul(a, b)
     flops = matmul(a, b)
-    sizes = sorted((a.shape[-2], a.shape[-1], b.shape[-1]))
-    if sizes[1] > 1 and sizes[1] in (sizes[0], sizes[2]):
-        return Cost(
-            flops, flops, flops, attention_flops=flops, rectangle_flops=flops, side=sizes[1]
-        )
+    smallest, middle, largest = sorted((a.shape[-2], a.shape[-1], b.shape[-1]))
+    if middle > 1 and middle in (smallest, largest):
+        return Cost(flops, flops, flops, attention_flops=flops, rectangle_flops=flops, side=middle)
     return flops
 
 
-def trilinear(a: Sides, b: Sides, c: Sides, *rest: Sequence[int], **__: object) -> int:
-    """FLOPs of Bilinear's product of three factors. `rest` are the dimensions that each factor
-    lacks, then those that are summed."""
-    *added, summed = map(set, rest[:4])
+def trilinear(a: Sides, b: Sides, c: Sides, *dimensions: Sequence[int], **__: object) -> int:
+    """FLOPs of Bilinear's product of three factors. `dimensions` are those that each factor lacks,
+    then those that are summed."""
+    missing_a, missing_b, missing_c, summed = map(set, dimensions[:4])
     sizes: dict[int, int] = {}
-    for factor, missing in zip((a, b, c), added, strict=True):
-        own = sorted(set(range(factor.ndim + len(missing))) - missing)
-        sizes |= dict(zip(own, factor.shape, strict=True))
-    pair = set(sizes) - (added[0] & added[1])
-    left = pair - (summed & added[2])
-    return 2 * prod(sizes[side] for side in pair) + 2 * prod(
-        sizes[side] for side in left | set(sizes) - added[2]
-    )
+    for factor, missing in ((a, missing_a), (b, missing_b), (c, missing_c)):
+        present = sorted(set(range(factor.ndim + len(missing))) - missing)
+        sizes |= dict(zip(present, factor.shape, strict=True))
+    # a and b are multiplied and summed over what c lacks, then the result is multiplied by c
+    of_pair = set(sizes) - (missing_a & missing_b)
+    of_result = of_pair - (summed & missing_c)
+    of_both = of_result | (set(sizes) - missing_c)
+    pair_elements = prod(sizes[dimension] for dimension in of_pair)
+    elements = prod(sizes[dimension] for dimension in of_both)
+    return 2 * pair_elements + 2 * elements
 
 
 def distances(a: Sides, b: Sides, *_: object, **__: object) -> Cost:
     """Cost of distances from […, n, k] to […, m, k] by -2·a·bᵀ. The kernel multiplies k + 2
     columns, which adds both squares."""
+    distance_count = a.numel() // a.shape[-1] * b.shape[-2]
     flops = 2 * a.numel() * b.shape[-2]
-    return Cost(flops, flops, flops + 4 * a.numel() // a.shape[-1] * b.shape[-2])
+    return Cost(flops, flops, flops + 4 * distance_count)
 
 
 def semi_structured_matmul(*args: Any, **__: object) -> int:
     """FLOPs of a 2:4 sparse matmul: two of every four values are stored and multiplied."""
-    values, dense = next((a, args[at + 2]) for at, a in enumerate(args) if a.ndim == 2)
+    # The first matrix holds the values; their indices stand before the dense operand.
+    position = next(index for index, argument in enumerate(args) if argument.ndim == 2)
+    values = args[position]
+    dense = args[position + 2]
     return 2 * values.numel() * dense.shape[-1]
 
 
@@ -152,9 +156,10 @@ def nested_matmul(a: Any, b: Any, *_: object, **__: object) -> int:
     aten::matmul are decomposed before."""
     if not b.is_nested:
         return int(2 * a.numel() * b.shape[-1])
-    columns = [size[-1] for size in b._nested_tensor_size().tolist()]
-    rows = a._nested_tensor_size().tolist() if a.is_nested else a.shape[:1].numel() * [a.shape[1:]]
-    return sum(2 * prod(row) * column for row, column in zip(rows, columns, strict=True))
+    b_shapes = b._nested_tensor_size().tolist()
+    a_shapes = a._nested_tensor_size().tolist() if a.is_nested else [a.shape[1:]] * a.shape[0]
+    pairs = zip(a_shapes, b_shapes, strict=True)
+    return sum(2 * prod(a_shape) * b_shape[-1] for a_shape, b_shape in pairs)
 
 
 def _lengths(x: Any) -> list[int]:
@@ -181,13 +186,15 @@ def convolution_flops(
 ) -> int:
     """FLOPs of a convolution. Each output element costs its slice of the weight [out channels, in
     channels ÷ groups, *kernel]. If it is transposed, each input element does."""
-    return 2 * prod(input_shape if transposed else output_shape) * prod(weight_shape[1:])
+    multiplied_shape = input_shape if transposed else output_shape
+    return 2 * prod(multiplied_shape) * prod(weight_shape[1:])
 
 
 def recurrent(inputs: Sides, weights: Sequence[Sides]) -> int:
     """FLOPs of weight matrices that each token is multiplied by once. Inputs are [steps, batch,
     width], or packed [tokens, width]."""
-    return 2 * inputs.numel() // inputs.shape[-1] * _matrix_elements(weights)
+    tokens = inputs.numel() // inputs.shape[-1]
+    return 2 * tokens * _matrix_elements(weights)
 
 
 def rnn_layer_gradients(
@@ -196,18 +203,19 @@ def rnn_layer_gradients(
     """Cost of the gradients of one oneDNN layer, whose kernel computes all of them.
     `needs_gradient` says which are needed: of input, both weights, both biases, hidden and cell
     state; None means all."""
-    w_input, w_state = args[:2]
+    input_weight, state_weight = args[:2]
     tokens = x.numel() // x.shape[-1]
-    executed = 2 * recurrent(x, args[:2])
+    executed = 2 * recurrent(x, (input_weight, state_weight))
     if needs_gradient is None:
         return Cost.of(executed)
-    hidden = args[4]
-    first = hidden.numel() // hidden.shape[-1]
-    is_first_asked = any(needs_gradient[5:7])
-    state_rows = tokens if is_first_asked else tokens - first
-    rows_of_input = tokens * (bool(needs_gradient[0]) + bool(needs_gradient[1]))
-    rows_of_state = tokens * bool(needs_gradient[2]) + state_rows
-    needed = 2 * (rows_of_input * w_input.numel() + rows_of_state * w_state.numel())
+    of_input, of_input_weight, of_state_weight = map(bool, needs_gradient[:3])
+    state_rows = tokens
+    if not any(needs_gradient[5:7]):  # the first step needs no gradient of its state
+        hidden = args[4]
+        state_rows -= hidden.numel() // hidden.shape[-1]
+    input_products = tokens * (of_input + of_input_weight) * input_weight.numel()
+    state_products = (tokens * of_state_weight + state_rows) * state_weight.numel()
+    needed = 2 * (input_products + state_products)
     return Cost(needed, needed, executed)
 
 
@@ -221,14 +229,14 @@ def rnn_gradients(x: Sides, weights: Sequence[Sides], stride: int, *rest: Any, *
     of input, hidden state, cell state and, all at once, weights. The first step's state and the
     first layer's input cost one only if needed."""
     forward = recurrent(x, weights)
-    asked = rest[-1]
-    if not isinstance(asked, Sequence) or len(asked) != 4:
+    needed = rest[-1]
+    if not isinstance(needed, Sequence) or len(needed) != 4:
         return 2 * forward
-    of_input, of_hidden, of_cell, of_weights = asked
+    of_input, of_hidden, of_cell, of_weights = needed
     hidden = rest[1]
     tokens = x.numel() // x.shape[-1]
     is_bidirectional = rest[_BIDIRECTIONAL]
-    layers = [weights[at : at + stride] for at in range(0, len(weights), stride)]
+    layers = [weights[start : start + stride] for start in range(0, len(weights), stride)]
     flops = forward * bool(of_weights) + forward
     if not of_input:
         directions = 2 if is_bidirectional else 1
@@ -248,22 +256,26 @@ def _matrix_elements(arguments: Sequence[Any]) -> int:
 def encoder_layer(src: object, embed_dim: int, num_heads: int, *args: object, **__: object) -> int:
     """FLOPs of TransformerEncoderLayer's fused inference: every weight matrix for each token, and
     full attention."""
-    lengths = _lengths(src)
-    return (
-        2 * sum(lengths) * _matrix_elements(args)
-        + 4 * sum(length**2 for length in lengths) * embed_dim
-    )
+    weights = args[:15]  # with biases and switches; the mask comes after them
+    return _encoder_flops(src, embed_dim, weights)
 
 
 def multi_head_attention(
-    query: object, key: object, value: object, embed_dim: int, *rest: object, **__: object
-) -> int:
+    query: object, key: object, value: object, embed_dim: int, num_head: int, *args: object,
+    **__: object,
+) -> int:  # fmt: skip
     """FLOPs of MultiheadAttention's fused inference: projections of all inputs and the output, and
-    attention."""
-    queries = _lengths(query)
-    keys = _lengths(key)
-    pairs = sum(rows * columns for rows, columns in zip(queries, keys, strict=True))
-    return 2 * sum(queries) * _matrix_elements(rest[:5]) + 4 * pairs * embed_dim
+    full attention. There are as many keys as queries: torch's kernel takes no other shapes."""
+    weights = args[:4]  # the mask comes after them
+    return _encoder_flops(query, embed_dim, weights)
+
+
+def _encoder_flops(inputs: object, embed_dim: int, weights: Sequence[object]) -> int:
+    """FLOPs of self-attention over `inputs`, and of multiplying each token by every matrix of
+    `weights`."""
+    lengths = _lengths(inputs)
+    pairs = sum(length**2 for length in lengths)
+    return 2 * sum(lengths) * _matrix_elements(weights) + 4 * pairs * embed_dim
 
 
 def _attention(
@@ -343,11 +355,10 @@ _TABLE: dict[str, Formula] = {
     "aten::_transformer_encoder_layer_fwd": encoder_layer,
     "aten::_native_multi_head_attention": multi_head_attention,
 }
-FORMULAS: dict[str, Formula] = {
-    name: formula for names, formula in _TABLE.items() for name in names.split()
-}
-for cost, signatures in ((sdpa_cost, SIGNATURES), (variable_cost, VARIABLE_SIGNATURES)):
-    FORMULAS |= {
-        name: _attention(cost, given, name.endswith("_backward"))
-        for name, given in signatures.items()
-    }
+FORMULAS: dict[str, Formula] = {}
+for names, formula in _TABLE.items():
+    FORMULAS |= dict.fromkeys(names.split(), formula)
+for name, signature in SIGNATURES.items():
+    FORMULAS[name] = _attention(sdpa_cost, signature, name.endswith("_backward"))
+for name, signature in VARIABLE_SIGNATURES.items():
+    FORMULAS[name] = _attention(variable_cost, signature, name.endswith("_backward"))

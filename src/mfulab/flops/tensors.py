@@ -16,7 +16,7 @@ from mfulab.flops.memory import onednn_lstm_workspace
 
 
 @dataclass(frozen=True)
-class Held:
+class MemorySize:
     """Memory in two parts: floats, whose size depends on the number format, and bytes that do not
     depend on it."""
 
@@ -24,7 +24,7 @@ class Held:
     fixed_bytes: int = 0  # integers and masks
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> "Held":
+    def of(cls, tensor: torch.Tensor) -> "MemorySize":
         """Memory of the whole storage behind a tensor."""
         size = tensor.untyped_storage().nbytes()
         is_float = tensor.is_floating_point() or tensor.is_complex()
@@ -32,11 +32,11 @@ class Held:
             return cls(elements=size // tensor.element_size())
         return cls(fixed_bytes=size)
 
-    def __add__(self, other: "Held") -> "Held":
-        return Held(self.elements + other.elements, self.fixed_bytes + other.fixed_bytes)
+    def __add__(self, other: "MemorySize") -> "MemorySize":
+        return MemorySize(self.elements + other.elements, self.fixed_bytes + other.fixed_bytes)
 
-    def __sub__(self, other: "Held") -> "Held":
-        return Held(self.elements - other.elements, self.fixed_bytes - other.fixed_bytes)
+    def __sub__(self, other: "MemorySize") -> "MemorySize":
+        return MemorySize(self.elements - other.elements, self.fixed_bytes - other.fixed_bytes)
 
     def bytes(self, element_bytes: int = 4) -> int:
         """Total in bytes if each float takes `element_bytes`."""
@@ -57,19 +57,19 @@ class _Storages:
     def add(self, tensor: torch.Tensor, when_gone: Callable[[], None] = lambda: None) -> bool:
         """Adds a tensor's storage. Returns True if it is new; False also for tensors that are not
         strided. Calls `when_gone` once the storage is freed."""
-        if (
-            tensor.layout != torch.strided
-            or (storage := tensor.untyped_storage())._cdata in self._alive
-        ):
+        if tensor.layout != torch.strided:
             return False
+        storage = tensor.untyped_storage()
         key = storage._cdata
+        if key in self._alive:
+            return False
 
-        def leave(_: object) -> None:
+        def remove(_: object) -> None:
             # The address may be reused from now on.
             del self._alive[key]
             when_gone()
 
-        self._alive[key] = weakref.ref(storage, leave)
+        self._alive[key] = weakref.ref(storage, remove)
         return True
 
 
@@ -79,17 +79,15 @@ class SavedTensors(Opened):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.total = Held()
+        self.total = MemorySize()
         self.interrupted = False
         self.seen = _Storages((*model.parameters(), *model.buffers()))
         # sequence number of a node → parameter's name (or ""), shape
         self.of_nodes: dict[int, list[tuple[str, list[int]]]] = {}
-        strided = (
-            (name, tensor)
-            for name, tensor in model.named_parameters()
-            if tensor.layout == torch.strided
-        )
-        self._names = {tensor.untyped_storage()._cdata: name for name, tensor in strided}
+        self._names = dict[int, str]()  # by storage
+        for name, parameter in model.named_parameters():
+            if parameter.layout == torch.strided:
+                self._names[parameter.untyped_storage()._cdata] = name
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
@@ -123,7 +121,7 @@ class SavedTensors(Opened):
             number = torch._C._autograd._get_sequence_nr() - 1
             self.of_nodes.setdefault(number, []).append((name, [*tensor.shape]))
         if self.seen.add(tensor):
-            self.total += Held.of(tensor)
+            self.total += MemorySize.of(tensor)
         return tensor
 
 
@@ -134,11 +132,11 @@ class LstmsOnCpu(ExitStack):
 
     def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
         super().__init__()
-        self.more = Held()
+        self.more = MemorySize()
         self._saved = saved
-        self._before = Held(), False
+        self._before = MemorySize(), False
         self._outputs: list[tuple[weakref.ref[torch.UntypedStorage], int]] = []
-        self.callback(self._shared)
+        self.callback(self._subtract_shared)
         for module in model.modules():
             if isinstance(module, torch.nn.LSTM) and not module.proj_size:
                 self.callback(module.register_forward_pre_hook(self._enter).remove)
@@ -158,8 +156,8 @@ class LstmsOnCpu(ExitStack):
         if x.ndim == 3:
             batch = x.shape[0] if lstm.batch_first else x.shape[1]
         steps = x.numel() // x.shape[-1] // max(batch, 1)
-        before, held = self._before
-        needed = Held(0 if held else x.numel())
+        before, is_input_saved = self._before
+        needed = MemorySize(0 if is_input_saved else x.numel())
         for layer in range(lstm.num_layers):
             needed += _saved_by_layer(lstm, layer, steps, batch)
         self.more += needed - (self._saved.total - before)
@@ -167,11 +165,12 @@ class LstmsOnCpu(ExitStack):
             hidden = steps * batch * lstm.hidden_size
             self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
 
-    def _shared(self) -> None:
+    def _subtract_shared(self) -> None:
         """Subtracts outputs that a later operator saved as well."""
         for storage, size in self._outputs:
-            if (alive := storage()) is not None and alive in self._saved.seen:
-                self.more -= Held(size)
+            alive = storage()
+            if alive is not None and alive in self._saved.seen:
+                self.more -= MemorySize(size)
 
 
 class LiveTensors:
@@ -180,8 +179,8 @@ class LiveTensors:
     the largest sum, at 4 bytes per float."""
 
     def __init__(self) -> None:
-        self.alive = Held()
-        self.peak = Held()
+        self.alive = MemorySize()
+        self.peak = MemorySize()
         self._seen = _Storages()
 
     def note(self, read: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> None:
@@ -189,29 +188,29 @@ class LiveTensors:
         for tensor in read:
             self._seen.add(tensor)
         for tensor in written:
-            held = Held.of(tensor) if tensor.layout == torch.strided else Held()
-            if self._seen.add(tensor, partial(self._change, Held() - held)):
-                self._change(held)
-        self.peak = max(self.peak, self.alive, key=Held.bytes)
+            size = MemorySize.of(tensor) if tensor.layout == torch.strided else MemorySize()
+            if self._seen.add(tensor, partial(self._change, MemorySize() - size)):
+                self._change(size)
+        self.peak = max(self.peak, self.alive, key=MemorySize.bytes)
 
-    def _change(self, held: Held) -> None:
-        self.alive += held
+    def _change(self, difference: MemorySize) -> None:
+        self.alive += difference
 
 
-def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> Held:
+def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> MemorySize:
     """Memory that oneDNN saves for the backward pass of one layer, over all its directions."""
     directions = 2 if lstm.bidirectional else 1
     width = lstm.hidden_size
     inputs = width * directions if layer else lstm.input_size
     hidden = steps * batch * width
     elements, fixed = onednn_lstm_workspace(steps, batch, inputs, width)
-    calls = hidden + 4 * batch * width + elements
+    per_direction = hidden + 4 * batch * width + elements
     if not lstm.bias:  # without biases, zeros of the weights' shapes are saved
-        calls += 4 * width * (inputs + width)
-    saved = directions * calls
+        per_direction += 4 * width * (inputs + width)
+    saved = directions * per_direction
     # A later layer also saves its input: dropout's result and mask, or the joined directions.
     if layer and lstm.dropout and lstm.training:
         saved += 2 * hidden * directions
     elif layer and directions > 1:
         saved += hidden * directions
-    return Held(saved, directions * fixed)
+    return MemorySize(saved, directions * fixed)

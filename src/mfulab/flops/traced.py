@@ -34,21 +34,21 @@ XLA_TYPES = {
     "s8": "signed char", "u8": "unsigned char",
 }  # fmt: skip
 _CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"}
-_PLAIN = {
+_DEVICE_CONVOLUTIONS = {
     "aten::cudnn_convolution",
     "aten::mkldnn_convolution",
     "aten::miopen_convolution",
     "aten::_conv_depthwise2d",
 }
 
-_COUNTED = "xla::matmul"  # its FLOPs and bytes are in the record
+_XLA_MATMUL = "xla::matmul"  # its FLOPs and bytes are in the record
 # Beginnings of names that torch.compile gives to matmuls: on a CPU, and Inductor's templates.
-_MULTIPLYING = (
+_COMPILED_MATMULS = (
     "triton_tem_",
     "mkldnn::_linear",
     "mkldnn::_convolution",
     "mkl::_mkl_linear",
-    _COUNTED,
+    _XLA_MATMUL,
 )
 
 
@@ -58,7 +58,7 @@ def is_traced_matmul(name: str) -> bool:
     # aten::matmul always calls another of these, which is counted instead.
     if name == "aten::matmul":
         return False
-    return formula_of(name) is not None or name.startswith(_MULTIPLYING)
+    return formula_of(name) is not None or name.startswith(_COMPILED_MATMULS)
 
 
 def asks_step(name: str) -> bool:
@@ -117,9 +117,9 @@ def traced_cost(
     """Cost of a call of operator `name`. `shapes` are the trace's `Input Dims`, `values` its
     `Concrete Inputs`, `types` its `Input type`. `step` holds the lengths of the engine's step that
     the call belongs to."""
-    if name.startswith(_COUNTED):
-        work, moved = values
-        return Traced(Cost(*work), bytes_moved=moved)
+    if name.startswith(_XLA_MATMUL):
+        flops, bytes_moved = values
+        return Traced(Cost(*flops), bytes_moved=bytes_moved)
     formula = formula_of(name)
     if isinstance(formula, Registered) and formula.uncounted:
         return Traced(None, reason=Said("uncounted_operator"))
@@ -128,7 +128,8 @@ def traced_cost(
     if isinstance(formula, Registered):
         return _registered(formula, shapes, values, types, step)
     try:
-        return _of_torch(name, list(starmap(_argument, _recorded(shapes, values, types))))
+        arguments = list(starmap(_argument, _recorded(shapes, values, types)))
+        return _of_torch(name, arguments)
     except FAULTS:
         return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
 
@@ -147,18 +148,18 @@ def _of_torch(name: str, arguments: list[Any]) -> Traced:
         return _template(arguments)
     if name.startswith(("mkldnn::", "mkl::")):
         return _of_inductor(name, arguments)
-    if name in _CONVOLUTIONS or name in _PLAIN:
+    if name in _CONVOLUTIONS or name in _DEVICE_CONVOLUTIONS:
         return _convolution(name, arguments)
     if name == "aten::convolution_backward":
         return _convolution_backward(name, arguments)
-    cost = _counted(name, arguments)
+    cost = _formula_cost(name, arguments)
     matmul = _matmul(name, arguments)
     if matmul:
-        return replace(_one_matmul(*matmul), cost=cost)
+        return replace(_traced_matmul(*matmul), cost=cost)
     return Traced(cost, elements=_elements(name, arguments), attention=_attention(name, arguments))
 
 
-def _counted(name: str, arguments: list[Any]) -> Cost:
+def _formula_cost(name: str, arguments: list[Any]) -> Cost:
     """Cost by a formula in code. Raises UnknownError if the formula returns None."""
     cost = FORMULAS[name](*arguments, out=None)
     if cost is None:
@@ -175,13 +176,13 @@ def _of_inductor(name: str, arguments: list[Any]) -> Traced:
         _, padding, stride, dilation = arguments[2:6]
         plain = [x, weight, None, stride, padding, dilation, False]
         return _convolution("aten::convolution", plain)
-    return _one_matmul(1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1])
+    return _traced_matmul(1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1])
 
 
 def _convolution_backward(name: str, arguments: list[Any]) -> Traced:
     if len(arguments) < 11 or not isinstance(arguments[10], list):
         return Traced(None, reason=NO_VALUES)
-    cost = _counted(name, arguments)
+    cost = _formula_cost(name, arguments)
     gradient, x, weight = arguments[:3]
     transposed = bool(arguments[7])
     return Traced(
@@ -196,14 +197,15 @@ def _registered(
     step: StepWork | None,
 ) -> Traced:  # fmt: skip
     """Cost of a call by a formula from a file."""
-    given = list(starmap(_operand, _recorded(shapes, values, types)))
-    arguments = dict(zip(formula.arguments, given, strict=False))
+    operands = starmap(_operand, _recorded(shapes, values, types))
+    arguments = dict(zip(formula.arguments, operands, strict=False))
     kinds = dict(zip(formula.arguments, types, strict=False))
     try:
         work = formula.work(arguments, step or NO_STEP)
     except UnknownError as error:
-        of_step = formula.of_step and step is None
-        reason = Said("no_step_lengths") if of_step else Said("no_value", {"name": error.name})
+        reason = Said("no_value", {"name": error.name})
+        if formula.of_step and step is None:
+            reason = Said("no_step_lengths")
         return Traced(None, reason=reason, of_step=formula.of_step)
     except FAULTS:
         return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
@@ -221,42 +223,35 @@ def _operand(shape: object, value: object, kind: str) -> Any:
     """Converts an argument to the form that formulas in files read."""
     argument = _argument(shape, value, kind)
     if isinstance(argument, Shaped):
-        return Operand(argument.shape, _SIZES.get(kind))
+        return Operand(argument.shape, _TYPE_BYTES.get(kind))
     return argument
 
 
-def _format_of(told: str, kinds: dict[str, str], types: Sequence[str]) -> str | None:
+def _format_of(format_or_argument: str, kinds: dict[str, str], types: Sequence[str]) -> str | None:
     """Number format of a matmul: the one that the formula names, or that of the argument that it
     names. Else the narrower of the operands' formats, except bytes, which hold packed weights."""
-    if told in kinds:
-        return TYPES.get(kinds[told])
-    if told in ELEMENT_BYTES:
-        return told
+    if format_or_argument in kinds:
+        return TYPES.get(kinds[format_or_argument])
+    if format_or_argument in ELEMENT_BYTES:
+        return format_or_argument
     return traced_format([kind for kind in types if kind != "unsigned char"])
 
 
 def traced_format(types: Sequence[str]) -> str | None:
     """Number format of a matmul by its operands' types, the narrower one if they differ. None if no
     type is known."""
-    formats = []
-    for kind in types:
-        if kind in TYPES:
-            formats.append(TYPES[kind])
-    order = list(dict.fromkeys(TYPES.values()))
-    if formats:
-        return max(formats, key=order.index)
-    return None
+    formats = [TYPES[kind] for kind in types if kind in TYPES]
+    from_wide_to_narrow = list(dict.fromkeys(TYPES.values()))
+    return max(formats, key=from_wide_to_narrow.index, default=None)
 
 
 def _argument(shape: object, value: object, kind: str) -> Any:
     """Converts a recorded argument: tensors to `Shaped`, lists of tensors to lists of it, others to
     their values."""
     if isinstance(shape, list) and shape:
-        is_complex = "complex" in kind
-        several = None
         if isinstance(shape[0], list):
-            several = [Shaped(tuple(sides)) for sides in shape]
-        return several or Shaped(tuple(shape), is_complex)
+            return [Shaped(tuple(sides)) for sides in shape]
+        return Shaped(tuple(shape), complex="complex" in kind)
     if isinstance(value, str):
         return _value(value)
     return value
@@ -265,33 +260,28 @@ def _argument(shape: object, value: object, kind: str) -> Any:
 @functools.cache
 def _value(text: str) -> Any:
     """Parses a recorded value; None if it is empty, and the text itself if it is no literal."""
-    try:
-        if text:
-            return ast.literal_eval(re.sub(r"\b(true|false)\b", lambda word: word[0].title(), text))
+    if not text:
         return None
+    literal = re.sub(r"\b(true|false)\b", lambda word: word[0].title(), text)
+    try:
+        return ast.literal_eval(literal)
     except (ValueError, SyntaxError):
         return text
+
+
+_ONE_MATMUL = (
+    *("mm", "bmm", "_int_mm", "_scaled_mm", "linear"),
+    *("addmm", "baddbmm", "_addmm_activation"),
+)
 
 
 def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
     """(batch, m, n, k) of a call that is one matmul, else None. Raises ValueError if the shapes do
     not fit."""
-    tensors = []
-    for argument in arguments:
-        if isinstance(argument, Shaped):
-            tensors.append(argument)
     short = name.removeprefix("aten::")
-    if short not in (
-        "mm",
-        "bmm",
-        "_int_mm",
-        "_scaled_mm",
-        "addmm",
-        "baddbmm",
-        "_addmm_activation",
-        "linear",
-    ):
+    if short not in _ONE_MATMUL:
         return None
+    tensors = [argument for argument in arguments if isinstance(argument, Shaped)]
     a, b = tensors[1:3] if "add" in short else tensors[:2]
     if short == "linear":
         # Old profilers mix the shapes of other calls into a call's own.
@@ -309,22 +299,24 @@ def _as_matmul(
     """(pixels out, channels, filters, taps) of a convolution. None if it is transposed or has
     groups."""
     channels = x[1 - len(weight)]
-    is_whole = not transposed and channels == weight[1]
-    if is_whole:
-        return (prod(output) // weight[0], channels, weight[0], prod(weight[2:]))
-    return None
+    has_groups = channels != weight[1]
+    if transposed or has_groups:
+        return None
+    filters = weight[0]
+    return prod(output) // filters, channels, filters, prod(weight[2:])
 
 
 def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | None:
     """(queries, keys, width of a head, causal) of attention over whole sequences. None with a mask,
     which may leave tiles out, and for other operators."""
-    given = {}
-    if name in SIGNATURES:
-        given = bind(SIGNATURES[name], arguments, {})
-    if not given or given.get("mask") is not None:
+    if name not in SIGNATURES:
         return None
-    query = given["query"].shape
-    return query[-2], given["key"].shape[-2], query[-1], bool(given.get("is_causal"))
+    named = bind(SIGNATURES[name], arguments, {})
+    if named.get("mask") is not None:
+        return None
+    *_, queries, width = named["query"].shape
+    keys = named["key"].shape[-2]
+    return queries, keys, width, bool(named.get("is_causal"))
 
 
 def _elements(name: str, arguments: list[Any]) -> int | None:
@@ -333,18 +325,25 @@ def _elements(name: str, arguments: list[Any]) -> int | None:
     if name == "aten::convolution_backward":
         gradient, x, weight = (tensor.numel() for tensor in arguments[:3])
         needs_x, needs_weight = arguments[10][:2]
-        return gradient + x + weight + (x if needs_x else 0) + (weight if needs_weight else 0)
+        results = 0
+        if needs_x:
+            results += x
+        if needs_weight:
+            results += weight
+        return gradient + x + weight + results
     if name not in ATTENTION:
         return None
-    given = bind(ATTENTION[name], arguments, {})
-    q, k, v = (given[part] for part in ("query", "key", "value"))
-    operands = q.numel() + k.numel() + v.numel()
-    return operands * (2 if "backward" in name else 1) + q.numel() // q.shape[-1] * v.shape[-1]
+    named = bind(ATTENTION[name], arguments, {})
+    query, key, value = named["query"], named["key"], named["value"]
+    operands = query.numel() + key.numel() + value.numel()
+    output = query.numel() // query.shape[-1] * value.shape[-1]
+    if "backward" in name:  # reads the output's gradient, and writes a gradient of each operand
+        return 2 * operands + output
+    return operands + output
 
 
 def _convolution(name: str, arguments: list[Any]) -> Traced:
-    x = arguments[0]
-    weight = arguments[1]
+    x, weight = arguments[:2]
     transposed = name in _CONVOLUTIONS and bool(arguments[6])
     if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d":
         first = 3 if name in _CONVOLUTIONS else 4  # after bias; or after kernel size and bias
@@ -355,21 +354,28 @@ def _convolution(name: str, arguments: list[Any]) -> Traced:
         padding, stride, dilation = arguments[first : first + 3]
     if not isinstance(stride, list) or not isinstance(padding, list):
         return Traced(None, reason=NO_VALUES)
-    output = _convolved(x, weight, (padding, dilation, stride))
+    output = _convolved(x, weight, padding, dilation, stride)
     flops = convolution_flops(x.shape, weight.shape, output, transposed)
-    moved = x.numel() + weight.numel() + prod(output)
+    elements = None
+    if not transposed:
+        elements = x.numel() + weight.numel() + prod(output)
     as_matmul = _as_matmul(x.shape, weight.shape, output, transposed)
-    return Traced(Cost.of(flops), elements=None if transposed else moved, convolution=as_matmul)
+    return Traced(Cost.of(flops), elements=elements, convolution=as_matmul)
 
 
-def _convolved(x: Shaped, weight: Shaped, given: Sequence[list[int]]) -> tuple[int, ...]:
-    """Shape of a convolution's output. `given` are padding, dilation and stride, each with one
-    number per side or one for all."""
+def _convolved(
+    x: Shaped, weight: Shaped, padding: list[int], dilation: list[int], stride: list[int]
+) -> tuple[int, ...]:
+    """Shape of a convolution's output. Padding, dilation and stride have one number per side, or
+    one for all."""
     sides = weight.ndim - 2
-    of_sides = [numbers * sides if len(numbers) == 1 else numbers for numbers in given]
-    output = [x.shape[0] if x.ndim == sides + 2 else 1, weight.shape[0]]
+    per_side = []
+    for numbers in (padding, dilation, stride):
+        per_side.append(numbers * sides if len(numbers) == 1 else numbers)
+    batch = x.shape[0] if x.ndim == sides + 2 else 1
+    output = [batch, weight.shape[0]]
     for size, taps, pad, spread, step in zip(
-        x.shape[-sides:], weight.shape[2:], *of_sides, strict=True
+        x.shape[-sides:], weight.shape[2:], *per_side, strict=True
     ):
         reach = spread * (taps - 1) + 1
         output.append((size + 2 * pad - reach) // step + 1)
@@ -379,41 +385,41 @@ def _convolved(x: Shaped, weight: Shaped, given: Sequence[list[int]]) -> tuple[i
 def _template(arguments: list[Any]) -> Traced:
     """Cost of Inductor's Triton template of a matmul, if only one m, n, k fits the shapes of all
     its tensors."""
-    tensors = []
-    for one in arguments:
-        if isinstance(one, Shaped) and one.ndim >= 2:
-            tensors.append(one.shape)
+    shapes = []
+    for argument in arguments:
+        if isinstance(argument, Shaped) and argument.ndim >= 2:
+            shapes.append(argument.shape)
     candidates = set[tuple[int, int, int, int]]()
-    for a, b, c in permutations(tensors, 3):
-        is_batch = a[:-2] == b[:-2] == c[:-2]
-        if is_batch and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1]):
+    for a, b, c in permutations(shapes, 3):
+        same_batch = a[:-2] == b[:-2] == c[:-2]
+        if same_batch and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1]):
             candidates.add((prod(a[:-2]), a[-2], b[-1], a[-1]))
     if len(candidates) != 1:
         return Traced(None, reason=Said("ambiguous_template"))
-    return _one_matmul(*candidates.pop())
+    return _traced_matmul(*candidates.pop())
 
 
-def _one_matmul(batch: int, m: int, n: int, k: int) -> Traced:
+def _traced_matmul(batch: int, m: int, n: int, k: int) -> Traced:
     sides = (batch, m, n, k)
-    moved = batch * (m * k + k * n + m * n)
-    return Traced(Cost.of(2 * prod(sides)), sides, elements=moved)
+    elements = batch * (m * k + k * n + m * n)
+    return Traced(Cost.of(2 * prod(sides)), sides, elements=elements)
 
 
 # Type names in traces → bytes per element. Floating-point types have those of their format.
-_FLOATS = {name: ELEMENT_BYTES[held] for name, held in TYPES.items() if "char" not in name}
-_SIZES = _FLOATS | {
+_FLOAT_BYTES = {name: ELEMENT_BYTES[form] for name, form in TYPES.items() if "char" not in name}
+_TYPE_BYTES = _FLOAT_BYTES | {
     "bool": 1.0,
     "signed char": 1.0,
     "unsigned char": 1.0,
     "short": 2.0,
     "short int": 2.0,
 }
-_SIZES |= {"int": 4.0, "long": 8.0, "long int": 8.0, "c10::complex<float>": 8.0}
+_TYPE_BYTES |= {"int": 4.0, "long": 8.0, "long int": 8.0, "c10::complex<float>": 8.0}
 # Bytes per element by number of torch's ScalarType; conversions record this number.
 _SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
 # Operator, without underscores around its name → kind of result that it writes.
 _TABLE = data(Path(__file__).with_name("elementwise.yaml"))["written"]
-_KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}
+_RESULT_KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}
 
 
 def traced_bytes(
@@ -422,27 +428,25 @@ def traced_bytes(
     """Bytes that one call moves, for operators without a matmul. Returns the reason instead if its
     shapes, types and values do not determine them."""
     tensors = []
-    for pair in zip(shapes, types, strict=False):
-        if pair[0]:
-            tensors.append(_Tensor(*pair))
+    for shape, kind in zip(shapes, types, strict=False):
+        if shape:
+            tensors.append(_Recorded(shape, kind))
     if not tensors:
         return NO_SHAPES
     if not all(tensor.has_size for tensor in tensors):
         return Said("no_types")
     if name.startswith("triton_"):
         return sum(tensor.bytes for tensor in tensors)
-    number = ""
-    if len(values) > 1:
-        number = str(values[1])
+    number = str(values[1]) if len(values) > 1 else ""
     short = name.rpartition("::")[2].strip("_").removeprefix("native_")
-    written = _WRITTEN.get(_KINDS.get(short, ""))
-    if written is None:
+    bytes_moved = _BYTES_MOVED.get(_RESULT_KINDS.get(short, ""))
+    if bytes_moved is None:
         return Said("no_traffic")
-    return written(_Moved(name, tensors, number))
+    return bytes_moved(_Operands(name, tensors, number))
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class _Recorded:
     """An operand as recorded in a trace."""
 
     shape: Sequence[int]
@@ -450,20 +454,20 @@ class _Tensor:
 
     @property
     def has_size(self) -> bool:
-        return self.kind in _SIZES and all(isinstance(side, int) for side in self.shape)
+        return self.kind in _TYPE_BYTES and all(isinstance(side, int) for side in self.shape)
 
     @property
     def bytes(self) -> float:
-        return prod(self.shape) * _SIZES[self.kind]
+        return prod(self.shape) * _TYPE_BYTES[self.kind]
 
 
 @dataclass(frozen=True)
-class _Moved:
+class _Operands:
     """Operands of a call without a matmul. `number` is its second argument: a type or a
     dimension."""
 
     name: str
-    tensors: Sequence[_Tensor]
+    tensors: Sequence[_Recorded]
     number: str
 
     @property
@@ -476,49 +480,45 @@ class _Moved:
 
     def broadcast_elements(self) -> int:
         """Elements of the result of broadcasting all operands."""
-        reversed_shapes = [reversed(tensor.shape) for tensor in self.tensors]
-        return prod(map(max, zip_longest(*reversed_shapes, fillvalue=1)))
+        from_last = [reversed(tensor.shape) for tensor in self.tensors]
+        return prod(map(max, zip_longest(*from_last, fillvalue=1)))
 
     def broadcast(self) -> float:
         """Bytes read and written, if the result has the widest floating-point type of the operands,
         or else their widest type."""
         kinds = [tensor.kind for tensor in self.tensors]
-        floats = []
-        for kind in kinds:
-            if kind in _FLOATS:
-                floats.append(_FLOATS[kind])
-        widest = max(floats or [_SIZES[kind] for kind in kinds])
-        return self.read + self.broadcast_elements() * widest
+        floats = [kind for kind in kinds if kind in _FLOAT_BYTES]
+        element_bytes = max(_TYPE_BYTES[kind] for kind in floats or kinds)
+        return self.read + self.broadcast_elements() * element_bytes
 
     def converted(self) -> float | Said:
         """Bytes read and written, if `number` is the result's type."""
-        size = 0
-        if self.number.isdecimal() and int(self.number) < len(_SCALAR_TYPES):
-            size = _SCALAR_TYPES[int(self.number)]
-        if not size:
+        if not self.number.isdecimal() or int(self.number) >= len(_SCALAR_TYPES):
             return NO_VALUES
-        return self.read + prod(self.tensors[0].shape) * size
+        element_bytes = _SCALAR_TYPES[int(self.number)]
+        if not element_bytes:
+            return NO_VALUES
+        return self.read + prod(self.tensors[0].shape) * element_bytes
 
     def looked_up(self) -> float | Said:
         """Bytes of the indices, and of the table's rows that they select, read and written."""
-        side = "0"
-        if not self.name.endswith("embedding"):
-            side = self.number
-        sides = len(self.tensors[0].shape)
-        if len(self.tensors) != 2 or not side.isdecimal() or int(side) >= sides:
+        dimension = "0" if self.name.endswith("embedding") else self.number
+        if len(self.tensors) != 2 or not dimension.isdecimal():
             return NO_VALUES
         table, indices = self.tensors
-        rows = max(1, table.shape[int(side)])
+        if int(dimension) >= len(table.shape):
+            return NO_VALUES
+        rows = max(1, table.shape[int(dimension)])
         return indices.bytes + 2 * table.bytes * prod(indices.shape) / rows
 
 
 # Kind of result → bytes read and written.
-_WRITTEN: dict[str, Callable[[_Moved], float | Said]] = {
-    "none": lambda moved: moved.read,
-    "first": lambda moved: moved.read + moved.first(),
-    "filled": _Moved.first,
-    "broadcast": _Moved.broadcast,
-    "truth": lambda moved: moved.read + moved.broadcast_elements(),
-    "conversion": _Moved.converted,
-    "looked_up": _Moved.looked_up,
+_BYTES_MOVED: dict[str, Callable[[_Operands], float | Said]] = {
+    "none": lambda operands: operands.read,
+    "first": lambda operands: operands.read + operands.first(),
+    "filled": _Operands.first,
+    "broadcast": _Operands.broadcast,
+    "truth": lambda operands: operands.read + operands.broadcast_elements(),
+    "conversion": _Operands.converted,
+    "looked_up": _Operands.looked_up,
 }

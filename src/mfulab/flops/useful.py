@@ -3,7 +3,7 @@ documents packed into a row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from torch.nn.attention.flex_attention import BlockMask
@@ -43,19 +43,19 @@ def real_tokens(arguments: Sequence[object], keywords: Mapping[str, object]) -> 
     `attention_mask` that leaves nothing out; `labels`, if each row has one run of them, followed by
     padding. Masks of another shape than the tokens belong to a cache and are ignored. A mapping
     among the arguments is treated as keywords."""
-    given: dict[str, Any] = dict(keywords)
+    named: dict[str, Any] = dict(keywords)
     for argument in arguments:
         if isinstance(argument, Mapping):
-            given = {**argument, **given}
-    shape = _shape_of_tokens(arguments, given)
+            named = {**argument, **named}
+    shape = _shape_of_tokens(arguments, named)
     if shape is None:
         return None
-    blocks = _blocks((*arguments, *given.values()), shape)
+    blocks = _blocks((*arguments, *named.values()), shape)
     if blocks and min(blocks) < shape[1]:
         return RealTokens(blocks, *shape, "block_mask")
     for names, read in _READERS:
         for name in names:
-            value = _fitting(name, given.get(name), shape)
+            value = _fitting(name, named.get(name), shape)
             lengths = None
             if value is not None:
                 lengths = read(value, shape)
@@ -66,13 +66,13 @@ def real_tokens(arguments: Sequence[object], keywords: Mapping[str, object]) -> 
     return None
 
 
-def _shape_of_tokens(arguments: Sequence[Any], given: Mapping[str, Any]) -> tuple[int, int] | None:
+def _shape_of_tokens(arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[int, int] | None:
     """Rows and width of a call's tokens: `input_ids`, `inputs_embeds`, or the first tensor of two
     or more dimensions. None if there are none."""
-    tokens = given.get("input_ids", given.get("inputs_embeds"))
+    tokens = named.get("input_ids", named.get("inputs_embeds"))
     if tokens is None:
-        wide = (part for part in arguments if getattr(part, "ndim", 0) >= 2)
-        tokens = next((part for part in wide if not part.is_nested), None)
+        wide = (argument for argument in arguments if getattr(argument, "ndim", 0) >= 2)
+        tokens = next((argument for argument in wide if not argument.is_nested), None)
     if tokens is None:
         return None
     return int(tokens.shape[0]), int(tokens.shape[1])
@@ -94,20 +94,16 @@ def _fitting(name: str, argument: object, shape: tuple[int, int]) -> Any:
 def _blocks(values: Sequence[object], shape: tuple[int, int]) -> tuple[int, ...] | None:
     """Document lengths from the first block mask in a call. None if there is none, or it does not
     fit the tokens."""
-    given = list[object]()
+    flat = list[object]()
     for value in values:
-        given.extend(value.values() if isinstance(value, Mapping) else (value,))
-    mask = next((part for part in given if isinstance(part, BlockMask)), None)
+        flat.extend(value.values() if isinstance(value, Mapping) else (value,))
+    mask = next((value for value in flat if isinstance(value, BlockMask)), None)
     documents = None
     if mask is not None and mask.seq_lengths[0] == shape[1]:
         documents = block_mask_documents(mask)
     if documents is None or len(documents) not in (1, shape[0]):
         return None
-    lengths = []
-    for sequence in documents:
-        for length in sequence:
-            if length:
-                lengths.append(length)
+    lengths = [length for length in chain.from_iterable(documents) if length]
     return tuple(lengths * (shape[0] // len(documents)))
 
 
@@ -122,33 +118,33 @@ def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
         if all(length == shape[1] for length in rows):
             return None  # other arguments may still show packed documents
         return rows
-    found = []
+    lengths = []
     for row in numbers:
         for number in row.unique():
             if number:
-                found.append(int((row == number).sum()))
-    return found
+                lengths.append(int((row == number).sum()))
+    return lengths
 
 
 def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
     """Document lengths from positions that restart at 0. None if each row is one document."""
-    starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
-    several = any(len(row) > 2 for row in starts)
-    if several:
-        found = []
-        for row in starts:
-            for begin, end in pairwise(row):
-                found.append(end - begin)
-        return found
-    return None
+    bounds = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
+    is_packed = any(len(row_bounds) > 2 for row_bounds in bounds)
+    if not is_packed:
+        return None
+    lengths = []
+    for row_bounds in bounds:
+        for begin, end in pairwise(row_bounds):
+            lengths.append(end - begin)
+    return lengths
 
 
 def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
     """Length of each row up to its last label. None if labels have gaps."""
-    kept = labels != IGNORED
-    if bool((kept.diff(dim=-1).sum(-1) > 2).any()):
+    is_labelled = labels != IGNORED
+    if bool((is_labelled.diff(dim=-1).sum(-1) > 2).any()):
         return None  # labels with gaps are masked words, or turns of a dialogue
-    return [int(row.nonzero().max()) + 1 if bool(row.any()) else 0 for row in kept]
+    return [int(row.nonzero().max()) + 1 if bool(row.any()) else 0 for row in is_labelled]
 
 
 # Names of arguments, and a function of (values, shape of the tokens) to document lengths or None.
@@ -172,9 +168,8 @@ def useful_flops(operations: Operations, real: RealTokens | None) -> float | Non
     the pairs within documents. If no mask shows padding, a window's pairs count by the tokens.
     Kernels that take lengths compute no padding, so all of their FLOPs count."""
     if real is None:
-        unfilled = (
-            operations.sum("forward").unfilled_flops + operations.sum("backward").unfilled_flops
-        )
+        unfilled = operations.sum("forward").unfilled_flops
+        unfilled += operations.sum("backward").unfilled_flops
         if unfilled:
             return operations.model_flops - unfilled
         return None

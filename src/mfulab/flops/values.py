@@ -72,25 +72,15 @@ def _remember(operator: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> 
 
 def _forget(written: object) -> None:
     """Forgets values that unknown ones overwrite, in all their views."""
-    known = []
-    for tensor in _tensors(written):
-        if tensor in _VALUES:
-            known.append(tensor)
-    storages = {_storage(_VALUES[tensor]) for tensor in known}
-    views = []
-    for tensor, value in _VALUES.items():
-        if _storage(value) in storages:
-            views.append(tensor)
+    storages = {_storage(_VALUES[tensor]) for tensor in _tensors(written) if tensor in _VALUES}
+    views = [tensor for tensor, value in _VALUES.items() if _storage(value) in storages]
     for tensor in views:
         del _VALUES[tensor]
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    found = []
-    for leaf in tree_flatten(tree)[0]:
-        if isinstance(leaf, torch.Tensor):
-            found.append(leaf)
-    return found
+    leaves, _ = tree_flatten(tree)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -116,15 +106,16 @@ def _is_mask(operator: Any, args: Any) -> bool:
     first, *others = args or (None,)
     if not isinstance(first, torch.Tensor) or first not in _VALUES:
         return False
-    chosen = operator._overloadpacket is _aten.where and all(
-        getattr(other, "numel", int)() <= 1 for other in others
-    )
-    return chosen or operator.is_view or operator is _aten._to_copy.default
+    if operator._overloadpacket is _aten.where:
+        return all(getattr(other, "numel", int)() <= 1 for other in others)
+    return operator.is_view or operator is _aten._to_copy.default
 
 
 def _is_kept(tensor: torch.Tensor, is_mask: bool) -> bool:
     """True if a meta tensor is small enough to keep its values."""
-    limit = LARGEST if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INTEGERS
-    return tensor.is_meta and tensor.numel() <= (
-        LARGEST_MASK if is_mask or tensor.dtype == torch.bool else limit
-    )
+    limit = LARGEST_INTEGERS
+    if is_mask or tensor.dtype == torch.bool:
+        limit = LARGEST_MASK
+    elif tensor.is_floating_point() or tensor.is_complex():
+        limit = LARGEST
+    return tensor.is_meta and tensor.numel() <= limit

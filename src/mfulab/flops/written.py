@@ -19,8 +19,9 @@ from mfulab.flops.masks import MASKED, mask_pairs, with_values
 
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 _SOFTMAX = frozenset({"aten::_softmax", "aten::_safe_softmax"})
-# Operators between the first product and the softmax that leave each score in its place.
-_PLACES = (
+# Operators between the first product and the softmax that keep each score apart: those that change
+# shapes, and those that change values.
+_SHAPE_OPERATORS = (
     "view",
     "_unsafe_view",
     "reshape",
@@ -32,7 +33,7 @@ _PLACES = (
     "cat",
     "slice",
 )
-_VALUES = (
+_VALUE_OPERATORS = (
     "mul",
     "mul_",
     "div",
@@ -46,15 +47,17 @@ _VALUES = (
     "masked_fill_",
     "where",
 )
-_KEEPING = frozenset(f"aten::{name}" for name in (*_PLACES, *_VALUES, "alias", "detach"))
-_KEPT = 4  # masks whose pairs are cached, as every layer uses the same
+_ELEMENTWISE = frozenset(
+    f"aten::{name}" for name in (*_SHAPE_OPERATORS, *_VALUE_OPERATORS, "alias", "detach")
+)
+_CACHED_MASKS = 4  # masks whose pairs are cached, as every layer uses the same
 
 
 @dataclass(frozen=True)
 class Scores:
     """A product that may be attention's scores, and the masks applied to it so far."""
 
-    place: Any  # key in the totals under which its cost was added
+    key: Any  # in the totals under which its cost was added
     module: torch.nn.Module  # module that ran it
     cost: Cost
     queries: int
@@ -83,20 +86,19 @@ class WrittenAttention:
         columns = b.shape[-1]
         sides = (rows, inner), (rows, columns), (inner, columns)
         modules = [module] if module in self._pairs_of else module.modules()
-        held = []
-        for owner in modules:
-            if owner in self._pairs_of:
-                held.append(self._pairs_of[owner])
-        for queries, keys in (*sides, *(side[::-1] for side in sides)):
-            if alike := [pairs[queries, keys] for pairs in held if (queries, keys) in pairs]:
-                mean = sum(alike[1:], alike[0]).times(1 / len(alike))
+        remembered = [self._pairs_of[owner] for owner in modules if owner in self._pairs_of]
+        reversed_sides = [(keys, queries) for queries, keys in sides]
+        for queries, keys in (*sides, *reversed_sides):
+            of_sides = [pairs[queries, keys] for pairs in remembered if (queries, keys) in pairs]
+            if of_sides:
+                mean = sum(of_sides[1:], of_sides[0]).times(1 / len(of_sides))
                 return _by_pairs(cost, mean, queries * keys, queries < keys)
         return cost
 
-    def made(self, place: object, module: torch.nn.Module, cost: Cost, out: Tensor) -> None:
+    def record(self, key: object, module: torch.nn.Module, cost: Cost, out: Tensor) -> None:
         """Records the result of a product that may be attention's scores."""
         if out.ndim == 3 and out.shape[-1] > 1:
-            self._scores[out] = Scores(place, module, cost, out.shape[-2], out.shape[-1])
+            self._scores[out] = Scores(key, module, cost, out.shape[-2], out.shape[-1])
 
     def follow(
         self, name: str, out: object, args: tuple[object, ...]
@@ -104,25 +106,23 @@ class WrittenAttention:
         """Follows scores through an operator. At a softmax of masked scores, returns their key in
         the totals, their cost so far, and their corrected cost; else None."""
         flat = list[object]()
-        for part in args:
-            flat.extend(part if isinstance(part, list | tuple) else (part,))
-        at = next(
-            (
-                place
-                for place, leaf in enumerate(flat)
-                if isinstance(leaf, Tensor) and leaf in self._scores
-            ),
-            None,
-        )
-        if at is None:
+        for argument in args:
+            flat.extend(argument if isinstance(argument, list | tuple) else (argument,))
+        position = None
+        for index, argument in enumerate(flat):
+            if isinstance(argument, Tensor) and argument in self._scores:
+                position = index
+                break
+        if position is None:
             return None
-        scores: Scores = self._scores[flat[at]]
+        scores: Scores = self._scores[flat[position]]
         if name in _SOFTMAX:
             if scores.masks:
                 return self._corrected(scores)
             return None
-        if name in _KEEPING and isinstance(out, Tensor):
-            if mask := _mask_of(name, flat, at, scores):
+        if name in _ELEMENTWISE and isinstance(out, Tensor):
+            mask = _mask_of(name, flat, position, scores)
+            if mask is not None:
                 scores = replace(scores, masks=(*scores.masks, mask))
             self._scores[out] = scores
         return None
@@ -132,33 +132,28 @@ class WrittenAttention:
         remembers the pairs for later products."""
         pairs = self._pairs(scores)
         self._pairs_of.setdefault(scores.module, {})[scores.queries, scores.keys] = pairs
-        whole = scores.queries * scores.keys
-        return (
-            scores.place,
-            scores.cost,
-            _by_pairs(scores.cost, pairs, whole, scores.queries < scores.keys),
-        )
+        all_pairs = scores.queries * scores.keys
+        corrected = _by_pairs(scores.cost, pairs, all_pairs, scores.queries < scores.keys)
+        return scores.key, scores.cost, corrected
 
     def _pairs(self, scores: Scores) -> Pairs:
         """Pairs that all masks on the scores leave. All pairs, as a bound, if a mask has no data."""
         sides = scores.queries, scores.keys
-        values = [with_values(mask) for mask, _ in scores.masks]
-        hides = [hidden for _, hidden in scores.masks]
-        if any(value is None for value in values):
+        masks = [(with_values(mask), hides) for mask, hides in scores.masks]
+        if any(mask is None for mask, _ in masks):
             return replace(mask_pairs(None, *sides), bound=True)
-        key = (
-            *sides,
-            *((*_identity(value), hidden) for value, hidden in zip(values, hides, strict=True)),
-        )
-        for earlier, _, pairs in self._pairs_of_masks:
-            if earlier == key:
+        key = (*sides, *((*_identity(mask), hides) for mask, hides in masks))
+        for earlier_key, _, pairs in self._pairs_of_masks:
+            if earlier_key == key:
                 return pairs
         with _disable_current_modes():
-            sees = [_seen(value, hidden) for value, hidden in zip(values, hides, strict=True)]
-            for other in sees[1:]:
-                sees[0] = sees[0] & other
-            pairs = mask_pairs(sees[0], *sides)
-        self._pairs_of_masks = [*self._pairs_of_masks[1 - _KEPT :], (key, values, pairs)]
+            visible, *others = [_visible(mask, hides) for mask, hides in masks]
+            for other in others:
+                visible = visible & other
+            pairs = mask_pairs(visible, *sides)
+        # The masks are kept alive, so that their addresses in the key stay theirs.
+        alive = [mask for mask, _ in masks]
+        self._pairs_of_masks = [*self._pairs_of_masks[1 - _CACHED_MASKS :], (key, alive, pairs)]
         return pairs
 
 
@@ -168,37 +163,41 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
     return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor._version
 
 
-def _seen(mask: Tensor, hidden: bool) -> Tensor:
-    """Boolean mask that is True for visible scores. `hidden` is True if `mask` is True for hidden
+def _visible(mask: Tensor, hides: bool) -> Tensor:
+    """Boolean mask that is True for visible scores. `hides` is True if `mask` is True for hidden
     ones."""
     mask = mask.detach()
-    if hidden:
+    if hides:
         return ~mask
     if mask.dtype == torch.bool:
         return mask
     return mask > MASKED
 
 
-def _mask_of(name: str, flat: list[Any], at: int, scores: Scores) -> tuple[Tensor, bool] | None:
+def _mask_of(
+    name: str, arguments: list[Any], position: int, scores: Scores
+) -> tuple[Tensor, bool] | None:
     """Mask that an operator applies to scores (an addend, or True where they are filled), and
-    whether True hides. None if the operator applies no mask."""
+    whether True hides. None if the operator applies no mask. `position` is the index of the scores
+    among the arguments."""
     kind = name.removeprefix("aten::").rstrip("_")
-    place = {"add": 1 - at, "masked_fill": 1, "where": 0}.get(kind)
+    mask_position = {"add": 1 - position, "masked_fill": 1, "where": 0}.get(kind, position)
     mask = None
-    if place is not None and 0 <= place < len(flat) and place != at:
-        mask = flat[place]
+    if 0 <= mask_position < len(arguments) and mask_position != position:
+        mask = arguments[mask_position]
     if not isinstance(mask, Tensor) or mask.ndim < 2 or mask.shape[-1] != scores.keys:
         return None
     if mask.shape[-2] not in (1, scores.queries) or (kind != "add" and mask.dtype != torch.bool):
         return None
-    return mask, kind == "masked_fill" or (kind == "where" and at == 2)
+    return mask, kind == "masked_fill" or (kind == "where" and position == 2)
 
 
-def _by_pairs(cost: Cost, pairs: Pairs, whole: int, in_cache: bool) -> Cost:
-    """Corrects a product's cost to the pairs that are needed. `whole` is the number of executed
+def _by_pairs(cost: Cost, pairs: Pairs, all_pairs: int, in_cache: bool) -> Cost:
+    """Corrects a product's cost to the pairs that are needed. `all_pairs` is the number of executed
     pairs of a head and sequence."""
-    parts = pairs.full, pairs.attended, pairs.padding
-    full, attended, padding = (int(cost.executed_flops * part / whole) for part in parts)
+    full = int(cost.executed_flops * pairs.full / all_pairs)
+    attended = int(cost.executed_flops * pairs.attended / all_pairs)
+    padding = int(cost.executed_flops * pairs.padding / all_pairs)
     return replace(
         cost, flops=full, causal_flops=attended, attention_flops=full, rectangle_flops=cost.executed_flops,
         padding_flops=padding, unfilled_flops=padding if in_cache else 0, bound=bool(pairs.bound),

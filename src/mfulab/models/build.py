@@ -47,10 +47,9 @@ def resolve(target: str) -> Callable[..., Any]:
         try:
             builder: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            if error.name and (
-                module_name == error.name or module_name.startswith(error.name + ".")
-            ):
-                continue
+            is_module_missing = error.name and f"{module_name}.".startswith(f"{error.name}.")
+            if is_module_missing:
+                continue  # a shorter path may be a module
             raise ModelError(
                 f"model._target_={target}: importing {module_name} needs {error.name}"
             ) from error
@@ -58,10 +57,11 @@ def resolve(target: str) -> Callable[..., Any]:
             raise ModelError(
                 f"model._target_={target}: importing {module_name}: {error}"
             ) from error
-        for attribute in parts[length:]:
+        attributes = parts[length:]
+        for attribute in attributes:
             if not hasattr(builder, attribute):
                 raise ModelError(
-                    f"model._target_={target}: {module_name} has no {'.'.join(parts[length:])}"
+                    f"model._target_={target}: {module_name} has no {'.'.join(attributes)}"
                 )
             builder = getattr(builder, attribute)
         if not callable(builder):
@@ -104,7 +104,8 @@ def build(config: ModelConfig) -> torch.nn.Module:
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
         # a layer such as LazyLinear needs a forward pass to make its parameters
         with torch.no_grad():
-            model(make_batch(config, 2, device=torch.get_default_device()).inputs)
+            batch = make_batch(config, 2, device=torch.get_default_device())
+            model(batch.inputs)
     if config.pruning != "none":
         prune(model, config)
     return model.train()
@@ -137,9 +138,11 @@ def require_positions(model: torch.nn.Module, batch: Batch) -> None:
     """Raises ModelError if a sample has more tokens than a learned table has positions. A GPU would
     only report a failed assertion."""
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    tables = (module for module in model.modules() if isinstance(module, torch.nn.Embedding))
     tokens = batch.inputs.shape[-1] if not batch.inputs.is_floating_point() else 0
-    if limit and tokens > limit and any(table.num_embeddings == limit for table in tables):
+    if not limit or tokens <= limit:
+        return
+    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    if any(table.num_embeddings == limit for table in tables):
         raise ModelError(
             f"sequence_length={tokens}: {type(model).__name__} has positions for {limit} tokens"
         )
@@ -183,14 +186,13 @@ def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> t
     """Mean cross-entropy of logits [batch, classes, …], or for language modeling [batch,
     sequence_length, vocabulary_size]. Raises ModelError if the output has no class scores."""
     logits = first_tensor(output)
-    classes_from = 1 if task == "classification" else targets.ndim
-    if logits.ndim <= classes_from:
+    class_dimension = 1 if task == "classification" else targets.ndim
+    if logits.ndim <= class_dimension:
         raise ModelError(
             f"task={task}: the model's output has shape {list(logits.shape)}, which holds no class scores"
         )
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(classes_from).flatten(0, -2), targets.flatten()
-    )
+    scores = logits.flatten(class_dimension).flatten(0, -2)  # [samples, classes]
+    return torch.nn.functional.cross_entropy(scores, targets.flatten())
 
 
 def enable_checkpointing(model: torch.nn.Module) -> int:
@@ -211,4 +213,7 @@ def outermost_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
     another one."""
     if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         return [child for child in module.children() if next(child.parameters(), None) is not None]
-    return [block for child in module.children() for block in outermost_blocks(child)]
+    blocks = []
+    for child in module.children():
+        blocks += outermost_blocks(child)
+    return blocks

@@ -93,11 +93,11 @@ def _count(
     memory."""
     if means == "cpu":
         with _tensors("meta"):
-            needed = 2 * sum(
-                parameter.numel() * parameter.element_size()
-                for parameter in build(config).parameters()
-            )
-        if needed > (available := psutil.virtual_memory().available):
+            parameters = list(build(config).parameters())
+        stored = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        needed = 2 * stored  # weights and gradients
+        available = psutil.virtual_memory().available
+        if needed > available:
             raise CountError(Said("count_needs_memory", {"need": needed, "free": available}))
     fused = means != "cpu"
     training = mode == "training"
@@ -107,17 +107,15 @@ def _count(
             enable_checkpointing(model)
         batch = make_batch(config, batch_size, sequence_length, device=device)
         require_positions(model, batch)
-        with fused_operators() if fused else nullcontext():
-            generate = (
-                generating(mode, model, batch.inputs, model)
-                if mode in ("prefill", "decoding")
-                else None
-            )
-        kept: list[object] = []  # alive during backward, as by a training loop's variable
+        generate = None
+        if mode in ("prefill", "decoding"):
+            with fused_operators() if fused else nullcontext():
+                generate = generating(mode, model, batch.inputs, model)
+        alive: list[object] = []  # during backward, as by a training loop's variable
 
         def step() -> torch.Tensor:
             output = generate() if generate else model(batch.inputs)
-            kept[:] = [output]
+            alive[:] = [output]
             if training:
                 return loss(output, batch.targets, config.task)
             return first_tensor(output)
@@ -136,6 +134,8 @@ def _count(
 def _tensors(means: Means) -> Iterator[str]:
     """Makes new tensors of this kind while entered, and yields their device."""
     device = "meta" if means == "meta" else "cpu"
-    made = FakeTensorMode(allow_non_fake_inputs=True) if means == "fake" else torch.device(device)
-    with made, KnownValues() if means == "meta" else nullcontext():
+    factory = (
+        FakeTensorMode(allow_non_fake_inputs=True) if means == "fake" else torch.device(device)
+    )
+    with factory, KnownValues() if means == "meta" else nullcontext():
         yield device

@@ -99,8 +99,8 @@ class Decoder:
 def missing(config: ModelConfig) -> str | None:
     """Returns the name of a package that is needed to build the model and is not installed, or
     None."""
-    needed = ("torch", "transformers") if config.target == BUILT else ("torch",)
-    return next((package for package in needed if find_spec(package) is None), None)
+    packages = ("torch", "transformers") if config.target == BUILT else ("torch",)
+    return next((package for package in packages if find_spec(package) is None), None)
 
 
 def computed(
@@ -112,170 +112,194 @@ def computed(
     """Computes one step of a decoder. `saved_elements` is None, and operators are only matmuls and
     attention. Raises ConfigurationError if the model is no such decoder, or has fewer positions
     than tokens."""
-    stack = _decoder(config)
-    if stack is None:
-        lacking = lacks(Said("counting_it"), missing(config) or "torch") or ""
+    decoder = _decoder(config)
+    package = missing(config) or "torch"
+    if decoder is None:
+        lacking = lacks(Said("counting_it"), package) or ""
         raise ConfigurationError(of_source(f"model={config.name}", lacking))
     keys = sequence_length or config.sequence_length or 1
-    if stack.positions and keys > stack.positions:
-        positions: Numbers = {"model": config.name, "positions": stack.positions}
+    if decoder.positions and keys > decoder.positions:
+        positions: Numbers = {"model": config.name, "positions": decoder.positions}
         raise ConfigurationError(
             of_source(f"sequence_length={keys}", Said("positions_for", positions))
         )
     tokens = batch_size * (1 if mode == "decoding" else keys)
-    blocks = stack.layers * sum(
-        matrix.weights + matrix.bias * matrix.outputs for matrix in stack.matrices
-    )
-    norms = stack.norm * (2 * stack.layers + 1)
-    tables = stack.head.weights * (not stack.tied) + stack.positions * stack.head.inputs
-    whole = blocks + norms + tables + stack.head.weights
+    matrices = decoder.matrices
+    weights = decoder.layers * sum(matrix.weights for matrix in matrices)
+    biases = decoder.layers * sum(matrix.bias * matrix.outputs for matrix in matrices)
+    active = sum(matrix.weights * matrix.active // matrix.experts for matrix in matrices)
+    norms = decoder.norm * (2 * decoder.layers + 1)
+    head = decoder.head.weights
+    word_table = 0 if decoder.tied else head
+    tables = word_table + decoder.positions * decoder.head.inputs
+    parameters = weights + biases + norms + tables + head
+    cached_per_token = 2 * decoder.layers * decoder.key_value_heads * decoder.head_width
+    total_flos = 0
+    if mode == "training":
+        total_flos = 6 * tokens * (weights + biases + norms + word_table)
     return Work(
         mode=mode,
         tokens=tokens,
         batch_size=batch_size,
-        parameters=whole,
-        trainable=whole,
+        parameters=parameters,
+        trainable=parameters,
         looked_up=tables,
-        unmultiplied=norms
-        + stack.layers * sum(matrix.bias * matrix.outputs for matrix in stack.matrices),
-        inactive=stack.layers
-        * sum(e.weights - e.weights * e.active // e.experts for e in stack.matrices),
+        unmultiplied=norms + biases,
+        inactive=weights - decoder.layers * active,
         saved_elements=None,
-        cache_elements=2
-        * stack.layers
-        * stack.key_value_heads
-        * stack.head_width
-        * keys
-        * batch_size,
-        operations=tuple(_operations(stack, batch_size, tokens, keys, mode)),
-        total_flos=6 * tokens * (blocks + norms + stack.head.weights * (not stack.tied))
-        if mode == "training"
-        else 0,
-        message=f"by arithmetic on its dimensions; {lacks('counting the module itself', missing(config) or 'torch')}",
+        cache_elements=cached_per_token * keys * batch_size,
+        operations=tuple(_operations(decoder, batch_size, tokens, keys, mode)),
+        total_flos=total_flos,
+        message=f"by arithmetic on its dimensions; {lacks('counting the module itself', package)}",
     )
 
 
 def _operations(
-    stack: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode
+    decoder: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode
 ) -> Iterator[Operation]:
     """Yields matmuls and attention, with equal blocks summed as in `Work`. A backward pass has two
     matmuls for each forward one, for gradients of inputs and weights."""
-    times = stack.layers
     passes = ("forward", "backward") if mode == "training" else ("forward",)
-    queries = batch_size * stack.heads * (tokens // batch_size)
-    ends = 2 * stack.head_width * (queries + batch_size * stack.key_value_heads * keys)
-    pairs = 4 * stack.head_width * queries * keys * times
     for direction in passes:
         backward = direction == "backward"
-        for matrix in (*stack.matrices, stack.head):
-            layer = matrix.layer if matrix is stack.head else f"{stack.blocks}.*.{matrix.layer}"
-            count = 1 if matrix is stack.head else times
-            rows = tokens * matrix.active
-            flops = count * 2 * rows * matrix.inputs * matrix.outputs * (1 + backward)
-            # A grouped matmul of experts also reads the ends of each expert's rows. Experts that
-            # no token chose are not read.
-            moved = rows * (matrix.inputs + matrix.outputs) + matrix.weights
-            moved += matrix.experts * (matrix.active < matrix.experts)
-            read = expected_experts_read(matrix.experts, matrix.active, tokens) / matrix.experts
-            unread = round(matrix.weights * (1 - read)) if matrix.experts > 1 else 0
-            moved = moved * (1 + backward) - unread + matrix.bias * matrix.outputs * (not backward)
-            operator = "mfulab::grouped_product" if matrix.experts > 1 else "aten::mm"
-            yield Operation(layer, operator, direction, flops, flops, flops, count * moved, 0)
-        flops, executed = (2 * pairs, 2.5 * pairs) if backward else (pairs, pairs)
-        causal = flops if mode == "decoding" else flops / 2
-        name = "mfulab::attention_backward" if backward else "mfulab::attention"
-        moved = times * (ends * (1 + backward) + queries)
-        yield Operation(
-            f"{stack.blocks}.*.{stack.attention}",
-            name,
-            direction,
-            flops,
-            causal,
-            executed,
-            moved,
-            0,
-        )
+        for matrix in decoder.matrices:
+            layer = f"{decoder.blocks}.*.{matrix.layer}"
+            yield _matmul(matrix, layer, decoder.layers, tokens, backward)
+        yield _matmul(decoder.head, decoder.head.layer, 1, tokens, backward)
+        yield _attention(decoder, batch_size, tokens, keys, mode, backward)
+
+
+def _matmul(matrix: Matrix, layer: str, count: int, tokens: int, backward: bool) -> Operation:
+    """Matmuls of `count` equal layers in one pass."""
+    direction = "backward" if backward else "forward"
+    matmuls = 2 if backward else 1
+    rows = tokens * matrix.active
+    flops = count * 2 * rows * matrix.inputs * matrix.outputs * matmuls
+    elements = matmuls * (rows * (matrix.inputs + matrix.outputs) + matrix.weights)
+    if matrix.bias and not backward:
+        elements += matrix.outputs
+    if matrix.active < matrix.experts:  # also reads the ends of each expert's rows
+        elements += matmuls * matrix.experts
+    operator = "aten::mm"
+    if matrix.experts > 1:
+        operator = "mfulab::grouped_product"
+        read = expected_experts_read(matrix.experts, matrix.active, tokens) / matrix.experts
+        elements -= round(matrix.weights * (1 - read))  # experts that no token chose
+    return Operation(layer, operator, direction, flops, flops, flops, count * elements, 0)
+
+
+def _attention(
+    decoder: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode, backward: bool
+) -> Operation:
+    """Attention of all blocks in one pass."""
+    queries = decoder.heads * tokens
+    operands = 2 * decoder.head_width * (queries + batch_size * decoder.key_value_heads * keys)
+    forward_flops = 4 * decoder.head_width * queries * keys * decoder.layers
+    layer = f"{decoder.blocks}.*.{decoder.attention}"
+    if backward:
+        name, direction = "mfulab::attention_backward", "backward"
+        flops, executed = 2 * forward_flops, 2.5 * forward_flops
+        elements = decoder.layers * (2 * operands + queries)
+    else:
+        name, direction = "mfulab::attention", "forward"
+        flops, executed = forward_flops, forward_flops
+        elements = decoder.layers * (operands + queries)
+    causal = flops if mode == "decoding" else flops / 2
+    return Operation(layer, name, direction, flops, causal, executed, elements, 0)
 
 
 def _decoder(config: ModelConfig) -> Decoder | None:
     """Dimensions of the model. None if it is not known to consist only of these parts."""
-    given = dict(config.arguments)
+    arguments = dict(config.arguments)
     makers = {"LlamaForCausalLM": _llama, "MixtralForCausalLM": _llama, "GPT2LMHeadModel": _gpt2}
-    make = makers.get(str(given.pop("architecture", None)))
-    built = config.target, config.pruning, config.task, given.pop("attention", "sdpa")
-    if make is None or built != (BUILT, "none", "language_modeling", "sdpa"):
+    make = makers.get(str(arguments.pop("architecture", None)))
+    settings = config.target, config.pruning, config.task, arguments.pop("attention", "sdpa")
+    if make is None or settings != (BUILT, "none", "language_modeling", "sdpa"):
         return None
     try:
-        decoder = make(given)
+        decoder = make(arguments)
     except (KeyError, TypeError):
         # a default of transformers, or a mistake: only transformers knows
         return None
-    if any(value for key, value in given.items() if key not in UNREAD):
+    if any(value for key, value in arguments.items() if key not in UNREAD):
         return None
     return decoder
 
 
-def _llama(given: dict[str, Any]) -> Decoder:
+def _llama(arguments: dict[str, Any]) -> Decoder:
     """Blocks of Llama, and of Mixtral, whose MLP is a router and experts. Removes the arguments
-    that it reads from `given`."""
-    width = given.pop("hidden_size")
-    inner = given.pop("intermediate_size")
-    heads = given.pop("num_attention_heads")
-    key_value_heads = given.pop("num_key_value_heads", None) or heads
-    head_width = given.pop("head_dim", None)
+    that it reads from `arguments`."""
+    width = arguments.pop("hidden_size")
+    mlp_width = arguments.pop("intermediate_size")
+    heads = arguments.pop("num_attention_heads")
+    key_value_heads = arguments.pop("num_key_value_heads", None) or heads
+    head_width = arguments.pop("head_dim", None)
     head_width = head_width or width // heads
-    across = heads * head_width, key_value_heads * head_width
-    experts = given.pop("num_local_experts", None)
-    active = given.pop("num_experts_per_tok", None)
-    parts = [Matrix(f"self_attn.{name}_proj", width, across[name != "q"]) for name in "qkv"]
-    parts += [Matrix("self_attn.o_proj", across[0], width)]
+    query_width = heads * head_width
+    key_value_width = key_value_heads * head_width
+    experts = arguments.pop("num_local_experts", None)
+    active = arguments.pop("num_experts_per_tok", None)
+    matrices = [
+        Matrix("self_attn.q_proj", width, query_width),
+        Matrix("self_attn.k_proj", width, key_value_width),
+        Matrix("self_attn.v_proj", width, key_value_width),
+        Matrix("self_attn.o_proj", query_width, width),
+    ]
     if experts:
-        parts += [Matrix("mlp.gate", width, experts)]
-        sides = (width, 2 * inner), (inner, width)
-        parts += [Matrix("mlp.experts", *sizes, experts, active) for sizes in sides]
+        matrices += [
+            Matrix("mlp.gate", width, experts),
+            Matrix("mlp.experts", width, 2 * mlp_width, experts, active),
+            Matrix("mlp.experts", mlp_width, width, experts, active),
+        ]
     else:
-        parts += [Matrix(f"mlp.{name}_proj", width, inner) for name in ("gate", "up")]
-        parts += [Matrix("mlp.down_proj", inner, width)]
-    head = Matrix("lm_head", width, given.pop("vocab_size"))
-    tied = given.pop("tie_word_embeddings", False)
-    layers = given.pop("num_hidden_layers")
+        matrices += [
+            Matrix("mlp.gate_proj", width, mlp_width),
+            Matrix("mlp.up_proj", width, mlp_width),
+            Matrix("mlp.down_proj", mlp_width, width),
+        ]
+    head = Matrix("lm_head", width, arguments.pop("vocab_size"))
+    tied = arguments.pop("tie_word_embeddings", False)
+    layers = arguments.pop("num_hidden_layers")
     return Decoder(
-        "model.layers",
-        "self_attn",
-        layers,
-        heads,
-        key_value_heads,
-        head_width,
-        tuple(parts),
-        head,
-        0,
-        width,
-        tied,
+        blocks="model.layers",
+        attention="self_attn",
+        layers=layers,
+        heads=heads,
+        key_value_heads=key_value_heads,
+        head_width=head_width,
+        matrices=tuple(matrices),
+        head=head,
+        positions=0,
+        norm=width,
+        tied=tied,
     )
 
 
-def _gpt2(given: dict[str, Any]) -> Decoder:
-    """Blocks of GPT-2. Removes the arguments that it reads from `given`."""
-    width = given.pop("n_embd")
-    heads = given.pop("n_head")
-    inner = given.pop("n_inner", None) or 4 * width
-    sides = {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width)}
-    sides |= {"mlp.c_fc": (width, inner), "mlp.c_proj": (inner, width)}
-    parts = tuple(Matrix(name, *sizes, bias=True) for name, sizes in sides.items())
-    head = Matrix("lm_head", width, given.pop("vocab_size", 50257))
-    positions = given.pop("n_positions", 1024)
-    tied = given.pop("tie_word_embeddings", True)
-    layers = given.pop("n_layer")
+def _gpt2(arguments: dict[str, Any]) -> Decoder:
+    """Blocks of GPT-2. Removes the arguments that it reads from `arguments`."""
+    width = arguments.pop("n_embd")
+    heads = arguments.pop("n_head")
+    mlp_width = arguments.pop("n_inner", None) or 4 * width
+    matrices = (
+        Matrix("attn.c_attn", width, 3 * width, bias=True),
+        Matrix("attn.c_proj", width, width, bias=True),
+        Matrix("mlp.c_fc", width, mlp_width, bias=True),
+        Matrix("mlp.c_proj", mlp_width, width, bias=True),
+    )
+    head = Matrix("lm_head", width, arguments.pop("vocab_size", 50257))
+    positions = arguments.pop("n_positions", 1024)
+    tied = arguments.pop("tie_word_embeddings", True)
+    layers = arguments.pop("n_layer")
     return Decoder(
-        "transformer.h",
-        "attn",
-        layers,
-        heads,
-        heads,
-        width // heads,
-        parts,
-        head,
-        positions,
-        2 * width,
-        tied,
+        blocks="transformer.h",
+        attention="attn",
+        layers=layers,
+        heads=heads,
+        key_value_heads=heads,
+        head_width=width // heads,
+        matrices=matrices,
+        head=head,
+        positions=positions,
+        norm=2 * width,
+        tied=tied,
     )

@@ -70,31 +70,31 @@ def _differentiate(
     context: Any, gradient: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
     images, filters = context.saved_tensors
-    wants_images, wants_filters, _ = context.needs_input_grad
+    needs_images, needs_filters, _ = context.needs_input_grad
     side = filters.shape[2]
     padding = context.padding
-    turned = filters.flip(2, 3).transpose(0, 1)
-    return (
-        direct_convolution(gradient, turned, side - 1 - padding) if wants_images else None,
-        direct_convolution_filters(images, gradient, side, padding) if wants_filters else None,
-        None,
-    )
+    rotated = filters.flip(2, 3).transpose(0, 1)
+    images_gradient = filters_gradient = None
+    if needs_images:
+        images_gradient = direct_convolution(gradient, rotated, side - 1 - padding)
+    if needs_filters:
+        filters_gradient = direct_convolution_filters(images, gradient, side, padding)
+    return images_gradient, filters_gradient, None
 
 
 direct_convolution.register_autograd(_differentiate, setup_context=_save)
 
 
 def _flops(images: Any, filters: Any, padding: int) -> int:
-    sides = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
-    return convolution_flops(
-        images.shape, filters.shape, (images.shape[0], filters.shape[0], *sides), transposed=False
-    )
+    height, width = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
+    output_shape = (images.shape[0], filters.shape[0], height, width)
+    return convolution_flops(images.shape, filters.shape, output_shape, transposed=False)
 
 
 register(direct_convolution, _flops)
 register(
     direct_convolution_filters,
-    lambda images, grown, side, padding: 2 * grown.numel() * images.shape[1] * side**2,
+    lambda images, gradient, side, padding: 2 * gradient.numel() * images.shape[1] * side**2,
 )
 
 
@@ -106,16 +106,16 @@ def _convolve(images, filters, out, padding):
     rows, columns = out.shape[2:]
     for plane in prange(batch * count):
         image = plane // count
-        made = plane % count
+        filter_index = plane % count
         for channel in range(channels):
             for down in range(side):
                 for right in range(side):
-                    weight = filters[made, channel, down, right]
+                    weight = filters[filter_index, channel, down, right]
                     shift = right - padding
                     first = max(0, -shift)
                     last = min(columns, width - shift)
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
-                        target = out[image, made, row, first:last]
+                        target = out[image, filter_index, row, first:last]
                         source = images[
                             image, channel, row + down - padding, first + shift : last + shift
                         ]
@@ -129,7 +129,7 @@ def _correlate(images, gradient, result, padding):
     count, rows, columns = gradient.shape[1:]
     side = result.shape[2]
     for plane in prange(count * channels):
-        made = plane // channels
+        filter_index = plane // channels
         channel = plane % channels
         for down in range(side):
             for right in range(side):
@@ -137,13 +137,13 @@ def _correlate(images, gradient, result, padding):
                 first = max(0, -shift)
                 last = min(columns, width - shift)
                 # 0 in the result's dtype, so that the sum is not in float64
-                total = result[made, channel, down, right]
+                total = result[filter_index, channel, down, right]
                 for image in range(batch):
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
-                        grown = gradient[image, made, row, first:last]
+                        gradient_row = gradient[image, filter_index, row, first:last]
                         source = images[
                             image, channel, row + down - padding, first + shift : last + shift
                         ]
-                        for column in range(len(grown)):
-                            total += grown[column] * source[column]
-                result[made, channel, down, right] = total
+                        for column in range(len(gradient_row)):
+                            total += gradient_row[column] * source[column]
+                result[filter_index, channel, down, right] = total

@@ -34,44 +34,39 @@ class Attention(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         batch, length, width = tokens.shape
-        split = (
-            self.enter(tokens)
-            .view(batch, length, 3, self.heads, width // self.heads)
-            .permute(2, 0, 3, 1, 4)
-        )
-        query, key, value = split.unbind()
+        projected = self.enter(tokens).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind()
         attended = self._attend(query, key, value)
-        return self.classifier(
-            self.leave(attended.transpose(1, 2).reshape(batch, length, width)).mean(1)
-        )
+        merged = attended.transpose(1, 2).reshape(batch, length, width)
+        return self.classifier(self.leave(merged).mean(1))
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         length = query.shape[-2]
         document = self.document
         if self.form == "flex":
 
-            def same(
-                batch: object, head: object, query_index: torch.Tensor, other: torch.Tensor
+            def same_document(
+                batch: object, head: object, query_index: torch.Tensor, key_index: torch.Tensor
             ) -> torch.Tensor:
-                return query_index // document == other // document
+                return query_index // document == key_index // document
 
             blocks = create_block_mask(
-                same, None, None, length, length, query.device, BLOCK_SIZE=document
+                same_document, None, None, length, length, query.device, BLOCK_SIZE=document
             )
             return flex_attention(query, key, value, block_mask=blocks)
         if self.form == "two_dimensional":
-            places = [
-                scaled_dot_product_attention(query[row, head], key[row, head], value[row, head])
-                for row in range(query.shape[0])
-                for head in range(self.heads)
-            ]
-            return torch.stack(places).view(value.shape)
-        place = torch.arange(length, device=query.device)
-        behind = place[:, None] - place[None, :]
-        seen = (behind >= 0) & (behind < document)
+            attended = []
+            for row in range(query.shape[0]):
+                for head in range(self.heads):
+                    operands = query[row, head], key[row, head], value[row, head]
+                    attended.append(scaled_dot_product_attention(*operands))
+            return torch.stack(attended).view(value.shape)
+        position = torch.arange(length, device=query.device)
+        distance = position[:, None] - position[None, :]
+        visible = (distance >= 0) & (distance < document)
         if self.form == "packed":
-            seen = (place[:, None] // document) == (place[None, :] // document)
-        return scaled_dot_product_attention(query, key, value, attn_mask=seen)
+            visible = (position[:, None] // document) == (position[None, :] // document)
+        return scaled_dot_product_attention(query, key, value, attn_mask=visible)
 
 
 class TensorParallel(nn.Module):

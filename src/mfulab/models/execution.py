@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from mfulab.core.errors import UnsupportedError, is_out_of_memory
 from mfulab.core.files import scratch
 from mfulab.core.groups import ExecutionConfig
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.device import is_gpu, require_cuda
 from mfulab.models.build import Batch, LogitsOnly
 
@@ -45,10 +45,9 @@ def arrange(
         return model, batch
     if batch.inputs.ndim != 4:
         raise UnsupportedError(Said("no_channels"))
-    return (
-        model.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
-        Batch(batch.inputs.contiguous(memory_format=torch.channels_last), batch.targets),
-    )
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    inputs = batch.inputs.contiguous(memory_format=torch.channels_last)
+    return model, Batch(inputs, batch.targets)
 
 
 def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[..., Any]:
@@ -72,11 +71,11 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
 
 def _explained(
     call: Callable[..., Any],
-    words: str,
+    message: str,
     reason: Said,
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> Callable[..., Any]:
-    """Wraps `call` in a context, and turns a RuntimeError that contains `words` into an
+    """Wraps `call` in a context, and turns a RuntimeError that contains `message` into an
     UnsupportedError with `reason`."""
 
     def checked(*arguments: Any, **options: Any) -> Any:
@@ -84,7 +83,7 @@ def _explained(
             with context():
                 return call(*arguments, **options)
         except RuntimeError as error:
-            if words not in str(error):
+            if message not in str(error):
                 raise
             raise UnsupportedError(reason) from error
 
@@ -104,13 +103,9 @@ def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..
                 raise
             # TorchScript rejects a model's Python code with many kinds of errors, none of them
             # about this device.
-            line = next(
-                (line.strip() for line in str(error).splitlines() if line.strip()),
-                type(error).__name__,
-            )
-            raise UnsupportedError(
-                Said("jit_cannot", {"mode": mode, "verb": mode, "error": line})
-            ) from error
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            numbers: Numbers = {"mode": mode, "verb": mode, "error": lines[0].strip()}
+            raise UnsupportedError(Said("jit_cannot", numbers)) from error
 
 
 def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:

@@ -31,7 +31,7 @@ Sample = tuple[torch.Tensor, torch.Tensor]
 IMAGES = 16  # number of different images, which are decoded repeatedly
 MARGIN = 8 / 7  # side of a stored image ÷ side of the crop: 256 ÷ 224, as common for ImageNet
 QUALITY = 90  # JPEG quality
-OWN_FILE_BYTES = 64 << 20  # size of the file that is made if the config names none
+RANDOM_FILE_BYTES = 64 << 20  # size of the file that is made if the config names none
 MEAN = 127.5  # mean and standard deviation of uniform bytes
 DEVIATION = 73.9
 
@@ -45,14 +45,14 @@ def feeder(
     if workload.loader_pinned and not on_gpu:
         raise UnsupportedError(Said("pinned_for_gpus"))
     sources: dict[str, Callable[[], Dataset[Sample]]] = {
-        "random": lambda: _Drawn(config, sequence_length),
+        "random": lambda: _RandomSamples(config, sequence_length),
         "decode": lambda: Photographs(config),
         "digits": lambda: Digits(config),
         "file": lambda: Mapped(config, sequence_length, workload.loader_file),
     }
     loader = DataLoader(
         sources[workload.loader_source](),
-        batch_sampler=_Indices(len(batch.inputs), workload.loader_epoch),
+        batch_sampler=_RandomIndices(len(batch.inputs), workload.loader_epoch),
         num_workers=workload.loader_workers,
         pin_memory=on_gpu if workload.loader_pinned is None else workload.loader_pinned,
         prefetch_factor=workload.loader_prefetch,
@@ -79,7 +79,7 @@ def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
     return {"message": cell_of(Said("too_many_workers", {"workers": workers, "cores": cores}))}
 
 
-class _Indices:
+class _RandomIndices:
     """Batches of random indices, the same in each epoch; without `batches` an epoch never ends."""
 
     def __init__(self, batch_size: int, batches: int | None) -> None:
@@ -88,11 +88,12 @@ class _Indices:
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(0)
-        for _ in itertools.count() if self._batches is None else range(self._batches):
+        batches = itertools.count() if self._batches is None else range(self._batches)
+        for _ in batches:
             yield torch.randint(1 << 30, (self._batch_size,), generator=generator).tolist()
 
 
-class _Drawn(Dataset[Sample]):
+class _RandomSamples(Dataset[Sample]):
     """Random samples, drawn anew for each index."""
 
     def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
@@ -118,10 +119,10 @@ class Photographs(Dataset[Sample]):
         self._mode = {1: "L", 3: "RGB"}[shape[0]]
         self._height, self._width = shape[1:]
         sides = round(MARGIN * self._width), round(MARGIN * self._height)
-        self._coded = [_photograph(Image, self._mode, sides, seed) for seed in range(IMAGES)]
+        self._jpegs = [_jpeg(Image, self._mode, sides, seed) for seed in range(IMAGES)]
 
     def __getitem__(self, index: int) -> Sample:
-        with self._open(io.BytesIO(self._coded[index % IMAGES])) as image:
+        with self._open(io.BytesIO(self._jpegs[index % IMAGES])) as image:
             decoded = np.array(image.convert(self._mode)).reshape(image.height, image.width, -1)
         top = index % (decoded.shape[0] - self._height + 1)
         left = index // 7 % (decoded.shape[1] - self._width + 1)
@@ -130,20 +131,20 @@ class Photographs(Dataset[Sample]):
         return _normalised(mirrored.permute(2, 0, 1)), torch.tensor(index % 2)
 
 
-def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
+def _jpeg(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
     """A random smooth image with grain, as JPEG bytes."""
     generator = np.random.default_rng(seed)
-    coarse = generator.integers(
-        0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8
-    )
-    smooth = library.fromarray(coarse.squeeze(2) if mode == "L" else coarse).resize(
-        sides, library.Resampling.BICUBIC
-    )
-    grain = generator.normal(0, 6, np.array(smooth).shape)
+    width, height = sides
+    coarse_shape = (max(1, height // 16), max(1, width // 16), len(mode))
+    coarse = generator.integers(0, 256, coarse_shape, np.uint8)
+    if mode == "L":
+        coarse = coarse.squeeze(2)
+    enlarged = library.fromarray(coarse).resize(sides, library.Resampling.BICUBIC)
+    smooth = np.array(enlarged)
+    grain = generator.normal(0, 6, smooth.shape)
+    pixels = np.clip(smooth + grain, 0, 255).astype(np.uint8)
     coded = io.BytesIO()
-    library.fromarray(np.clip(np.array(smooth) + grain, 0, 255).astype(np.uint8)).save(
-        coded, "jpeg", quality=QUALITY
-    )
+    library.fromarray(pixels).save(coded, "jpeg", quality=QUALITY)
     return coded.getvalue()
 
 
@@ -180,22 +181,20 @@ class Mapped(Dataset[Sample]):
     def __init__(self, config: ModelConfig, sequence_length: int | None, path: str | None) -> None:
         self._tokens = config.vocabulary_size
         self._labelled = config.task == "language_modeling"
-        shape = (
-            [sequence_length or config.sequence_length or 1]
-            if self._tokens
-            else config.input_shape or []
-        )
+        shape = config.input_shape or []
+        if self._tokens:
+            shape = [sequence_length or config.sequence_length or 1]
         values = math.prod(shape)
-        kind = np.dtype(f"u{config.sample_bytes(sequence_length) // values}")
+        dtype = np.dtype(f"u{config.sample_bytes(sequence_length) // values}")
         if path is None:
-            count = max(1, OWN_FILE_BYTES // (values * kind.itemsize))
-            drawn = np.random.default_rng(0).integers(0, self._tokens or 256, count * values, kind)
+            count = max(1, RANDOM_FILE_BYTES // (values * dtype.itemsize))
+            drawn = np.random.default_rng(0).integers(0, self._tokens or 256, count * values, dtype)
             with tempfile.TemporaryFile() as file:
                 file.write(drawn.tobytes())
                 file.flush()
-                mapped = np.memmap(file, kind, "r")
+                mapped = np.memmap(file, dtype, "r")
         else:
-            mapped = np.memmap(Path(path), kind, "r")
+            mapped = np.memmap(Path(path), dtype, "r")
         self._samples = mapped[: len(mapped) // values * values].reshape(-1, *shape)
 
     def __getitem__(self, index: int) -> Sample:
@@ -203,7 +202,8 @@ class Mapped(Dataset[Sample]):
         if not self._tokens:
             return _normalised(sample), torch.tensor(index % 2)
         tokens = sample.to(torch.int64)
-        return tokens, tokens.roll(-1) if self._labelled else torch.tensor(index % 2)
+        target = tokens.roll(-1) if self._labelled else torch.tensor(index % 2)
+        return tokens, target
 
 
 def _normalised(values: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from mfulab.core.said import Said, as_told, of_source, said_by
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
 from mfulab.flops import memory
 from mfulab.flops.count import CountError
-from mfulab.flops.tensors import Held
+from mfulab.flops.tensors import MemorySize
 from mfulab.mfu.models import model_config
 from mfulab.models.build import ModelError
 from mfulab.models.counted import ModelCount, count_model
@@ -31,7 +31,7 @@ HOPPER = "9.0"
 WORKSPACE_BYTES = 32 << 20
 UNKNOWN = "Not in it: the driver's context (some 0.5 GB on an NVIDIA GPU), fragmentation, buffers of communication."
 NO_WORKSPACE = "The libraries' workspace is not known here."
-SECANTS = 8
+SECANT_STEPS = 8
 MOST_BATCH = 1 << 20  # upper limit of the search for the largest batch
 
 
@@ -92,17 +92,24 @@ def fits(
         if value not in known:
             raise unknown(name, value, known)
     check(config, sequence_length, 1, [mode], batch_size)
-    about: Any = {
-        "optimizer": optimizer,
-        "precision": precision,
-        "checkpointing": checkpointing,
-        "mode": mode,
-    }
-    fit = cache(partial(_fit, config, _datasheet(device), sequence_length, **about))
-    most = largest_batch(
-        lambda size: fit(size).peak_bytes, fit(batch_size).capacity_bytes, batch_size
-    )
-    return replace(fit(batch_size), largest_batch=most)
+    sheet = _datasheet(device)
+
+    @cache
+    def fit_of(size: int) -> Fit:
+        return _fit(
+            config,
+            sheet,
+            sequence_length,
+            size,
+            optimizer=optimizer,
+            precision=precision,
+            checkpointing=checkpointing,
+            mode=mode,
+        )
+
+    fit = fit_of(batch_size)
+    most = largest_batch(lambda size: fit_of(size).peak_bytes, fit.capacity_bytes, batch_size)
+    return replace(fit, largest_batch=most)
 
 
 def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -> int:
@@ -116,14 +123,17 @@ def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -
     failing = MOST_BATCH
     guess = first
     for step in itertools.count():
-        here = peak_bytes(guess)
-        fitting, failing = (guess, failing) if here <= capacity else (fitting, guess)
+        peak = peak_bytes(guess)
+        if peak <= capacity:
+            fitting = guess
+        else:
+            failing = guess
         if failing - fitting <= 1:
             break
         other = 2 * first if guess == first else first
-        slope = max(1.0, (here - peak_bytes(other)) / (guess - other))
-        secant = math.floor(guess + (capacity - here) / slope)
-        guess = secant if step < SECANTS else (fitting + failing) // 2
+        slope = max(1.0, (peak - peak_bytes(other)) / (guess - other))
+        secant = math.floor(guess + (capacity - peak) / slope)
+        guess = secant if step < SECANT_STEPS else (fitting + failing) // 2
         guess = min(max(guess, fitting + 1), failing - 1)
     return fitting
 
@@ -134,53 +144,70 @@ def _datasheet(device: str) -> Datasheet:
     try:
         sheet = find(device)
     except UnknownDeviceError as error:
-        words = {*normalised(device).split()}
-        alike = [
-            sheet
-            for sheet in datasheets()
-            if words and words <= {*normalised(sheet.device).split()}
-        ]
+        similar = _similar(device)
         choices = ", ".join(
-            f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb
+            f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in similar if sheet.memory_gb
         )
         reason = error.said or as_told(error)
-        says = f"device={device}: {error}"
-        if choices and len(alike) <= FEW:
+        message = f"device={device}: {error}"
+        if choices and len(similar) <= FEW:
             reason = Said("choose_product", {"names": choices})
-            says = f"device={device}: {reason}"
-        raise ConfigurationError(says, of_source(f"device={device}", reason)) from error
+            message = f"device={device}: {reason}"
+        raise ConfigurationError(message, of_source(f"device={device}", reason)) from error
     if sheet.memory_gb is None:
         raise ConfigurationError(of_source(f"device={device}", Said("no_memory_printed")))
     return sheet
 
 
-def _held(
+def _similar(device: str) -> list[Datasheet]:
+    """Datasheets whose device's name contains every word of `device`."""
+    words = set(normalised(device).split())
+    if not words:
+        return []
+    return [sheet for sheet in datasheets() if words <= set(normalised(sheet.device).split())]
+
+
+def _kept_and_peak(
     counted: ModelCount, optimizer: memory.Optimizer, precision: str, trains: bool
 ) -> tuple[memory.StepMemory, int, int]:
     """Returns the parts that a step keeps, its peak memory without inputs and workspace, and the
     bytes per stored weight."""
-    element = int(ELEMENT_BYTES[precision.removeprefix("amp_")])
+    element_bytes = int(ELEMENT_BYTES[precision.removeprefix("amp_")])
     is_autocast = precision.startswith("amp_")
-    about: Any = {"element_bytes": element, "autocast": is_autocast}
-    stored = 4 if is_autocast else element
+    weight_bytes = 4 if is_autocast else element_bytes
     count = counted.count
     weights = list(counted.model.parameters())
     parameters = sum(weight.numel() for weight in weights)
-    trainable = sum(weight.numel() for weight in weights if weight.requires_grad) if trains else 0
-    saved = count.saved if trains else Held()
-    alive = (4 * count.peak.elements, count.peak.fixed_bytes)
-    about_saved: Any = {
-        "activation_elements": saved.elements,
-        "activation_fixed_bytes": saved.fixed_bytes,
-    }
+    trainable = 0
+    saved = MemorySize()
+    if trains:
+        trainable = sum(weight.numel() for weight in weights if weight.requires_grad)
+        saved = count.saved
     kept = memory.training_memory(
-        parameters, trainable=trainable, optimizer=optimizer, **about_saved, **about
+        parameters,
+        trainable=trainable,
+        optimizer=optimizer,
+        activation_elements=saved.elements,
+        activation_fixed_bytes=saved.fixed_bytes,
+        element_bytes=element_bytes,
+        autocast=is_autocast,
     )
+    alive = (4 * count.peak.elements, count.peak.fixed_bytes)
     if not trains:
-        return kept, memory.inference_peak_bytes(parameters, *alive, **about), stored
-    # torch updates all parameters at once
-    about |= {"optimizer": optimizer, "optimizer_copies": int(optimizer != "sgd")}
-    return kept, memory.training_peak_bytes(parameters, trainable, *alive, **about), stored
+        peak = memory.inference_peak_bytes(
+            parameters, *alive, element_bytes=element_bytes, autocast=is_autocast
+        )
+        return kept, peak, weight_bytes
+    peak = memory.training_peak_bytes(
+        parameters,
+        trainable,
+        *alive,
+        optimizer=optimizer,
+        optimizer_copies=int(optimizer != "sgd"),  # torch updates all parameters at once
+        element_bytes=element_bytes,
+        autocast=is_autocast,
+    )
+    return kept, peak, weight_bytes
 
 
 def _fit(
@@ -200,9 +227,9 @@ def _fit(
     except (ModelError, CountError, UnsupportedError) as error:
         raise ConfigurationError(said_by(error)) from error
     trains = mode == "training"
-    held, peak, stored = _held(counted, optimizer, precision, trains)
+    kept, peak, weight_bytes = _kept_and_peak(counted, optimizer, precision, trains)
     if config.vocabulary_size is None:
-        inputs = size * math.prod(config.input_shape or ()) * stored
+        inputs = size * math.prod(config.input_shape or ()) * weight_bytes
     else:  # int64, with as many targets for language modeling
         tokens = size * (sequence_length or config.sequence_length or 1)
         inputs = 8 * tokens * (1 + (config.task == "language_modeling"))
@@ -213,10 +240,11 @@ def _fit(
         model=config.name,
         device=sheet.device,
         batch_size=size,
-        parameters_bytes=stored * sum(weight.numel() for weight in counted.model.parameters()),
-        gradients_bytes=held.gradients,
-        optimizer_bytes=held.optimizer_state,
-        activations_bytes=held.activations,
+        parameters_bytes=weight_bytes
+        * sum(weight.numel() for weight in counted.model.parameters()),
+        gradients_bytes=kept.gradients,
+        optimizer_bytes=kept.optimizer_state,
+        activations_bytes=kept.activations,
         inputs_bytes=inputs,
         workspace_bytes=workspace,
         peak_bytes=peak,

@@ -31,8 +31,8 @@ def inference_step(layers: Sequence[Layer], images: np.ndarray) -> Callable[[], 
     """Returns the jitted forward pass."""
     call = jax.jit(lambda parameters, values: forward(layers, parameters, values, OPERATIONS))
     parameters = parameters_of(layers, jnp.asarray)
-    held = jnp.asarray(images)
-    return lambda: channels_first(torch.from_dlpack(call(parameters, held).block_until_ready()))
+    inputs = jnp.asarray(images)
+    return lambda: channels_first(torch.from_dlpack(call(parameters, inputs).block_until_ready()))
 
 
 def training_step(
@@ -42,29 +42,29 @@ def training_step(
     place (donated) and returns the loss."""
     # with the same constants as torch
     start, update, current = optimizers.adam(workload.learning_rate)
-    held = jnp.asarray(images)
-    wanted = jnp.asarray(targets)
+    inputs = jnp.asarray(images)
+    labels = jnp.asarray(targets)
 
     def loss(parameters: list[list[Any]]) -> Any:
-        output = forward(layers, parameters, held, OPERATIONS)
+        output = forward(layers, parameters, inputs, OPERATIONS)
         if output.ndim == 4:
             output = jnp.transpose(output, (0, 3, 1, 2))
         scores = jax.nn.log_softmax(output.reshape(len(output), -1))
-        return -jnp.mean(jnp.take_along_axis(scores, wanted[:, None], axis=1))
+        return -jnp.mean(jnp.take_along_axis(scores, labels[:, None], axis=1))
 
-    def one(step: Any, state: Any) -> tuple[Any, Any]:
+    def update_state(step: Any, state: Any) -> tuple[Any, Any]:
         value, gradients = jax.value_and_grad(loss)(current(state))
         return value, update(step, gradients, state)
 
-    compiled = jax.jit(one, donate_argnums=1)
+    compiled = jax.jit(update_state, donate_argnums=1)
     state = start(parameters_of(layers, jnp.asarray))
-    done = 0
+    steps_done = 0
 
     def step(*_: object) -> torch.Tensor:
-        nonlocal state, done
-        value, state = compiled(done, state)
+        nonlocal state, steps_done
+        value, state = compiled(steps_done, state)
         jax.block_until_ready(state)
-        done += 1
+        steps_done += 1
         return torch.tensor(float(value))
 
     return step

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,20 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
         for node in traced.graph.nodes:
             if node.op in ("placeholder", "output"):
                 continue
-            part = modules[node.target] if node.op == "call_module" else None
-            layer = _layer(part, node, images)
+            module = modules[node.target] if node.op == "call_module" else None
+            layer = _layer(module, node, images)
             if layer is None:
-                name = (
-                    type(part).__name__
-                    if part is not None
-                    else getattr(node.target, "__name__", node.target)
-                )
-                raise UnsupportedError(
-                    Said(
-                        "layer_not_translated", {"model": str(type(model).__name__), "layer": name}
-                    )
-                )
+                name = getattr(node.target, "__name__", node.target)
+                if module is not None:
+                    name = type(module).__name__
+                numbers: Numbers = {"model": type(model).__name__, "layer": name}
+                raise UnsupportedError(Said("layer_not_translated", numbers))
             if layer.kind == "flatten" and value.ndim == 4:
                 images = tuple(value.shape[1:])
             elif layer.kind == "linear":
                 images = None
-            if part is not None:
-                value = part(value)
+            if module is not None:
+                value = module(value)
             elif layer.kind == "flatten":
                 value = value.flatten(1)
             else:
@@ -64,26 +59,26 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
     return layers
 
 
-def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:
+def _layer(module: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:
     """Translates one node of the graph, or returns None if it cannot. `images` is the shape of
     images that were flattened before it."""
-    if isinstance(part, nn.Conv2d | nn.Linear):
-        weight = part.weight.detach().numpy()
-        bias = None if part.bias is None else part.bias.detach().numpy()
-    if isinstance(part, nn.Conv2d):
-        if part.groups != 1 or set(part.dilation) != {1} or isinstance(part.padding, str):
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        weight = module.weight.detach().numpy()
+        bias = None if module.bias is None else module.bias.detach().numpy()
+    if isinstance(module, nn.Conv2d):
+        if module.groups != 1 or set(module.dilation) != {1} or isinstance(module.padding, str):
             return None
-        return Layer("convolution", weight.transpose(2, 3, 1, 0), bias, part.stride, part.padding)  # type: ignore[arg-type]
-    if isinstance(part, nn.Linear):
+        weight = weight.transpose(2, 3, 1, 0)
+        return Layer("convolution", weight, bias, module.stride, module.padding)  # type: ignore[arg-type]
+    if isinstance(module, nn.Linear):
         # flattened with channels last here, but with channels first in torch
         if images is not None:
             weight = weight.reshape(-1, *images).transpose(0, 2, 3, 1).reshape(len(weight), -1)
         return Layer("linear", weight.T, bias)
-    if isinstance(part, nn.ReLU) or node.target in (torch.relu, nn.functional.relu, "relu"):
+    if isinstance(module, nn.ReLU) or node.target in (torch.relu, nn.functional.relu, "relu"):
         return Layer("relu")
-    if isinstance(part, nn.Flatten) or (
-        node.target in (torch.flatten, "flatten") and node.args[1:] == (1,)
-    ):
+    calls_flatten = node.target in (torch.flatten, "flatten") and node.args[1:] == (1,)
+    if isinstance(module, nn.Flatten) or calls_flatten:
         return Layer("flatten")
     return None
 
@@ -104,17 +99,20 @@ def forward(
 ) -> Any:
     """Runs the layers one after another. `operations` compute each kind from values, layer and
     weight, and add the `bias`."""
-    for layer, held in zip(layers, parameters, strict=True):
-        values = operations[layer.kind](values, layer, *held[:1])
-        if len(held) > 1:
-            values = operations["bias"](values, held[1])
+    for layer, weight_and_bias in zip(layers, parameters, strict=True):
+        weight = weight_and_bias[:1]  # empty for a layer without weights
+        values = operations[layer.kind](values, layer, *weight)
+        if len(weight_and_bias) > 1:
+            values = operations["bias"](values, weight_and_bias[1])
     return values
 
 
 def channels_last(images: torch.Tensor) -> np.ndarray:
     """Converts [batch, channels, height, width] to an array [batch, height, width, channels]. Other
     shapes do not change."""
-    return (images.permute(0, 2, 3, 1) if images.ndim == 4 else images).contiguous().numpy()
+    if images.ndim == 4:
+        images = images.permute(0, 2, 3, 1)
+    return images.contiguous().numpy()
 
 
 def channels_first(output: torch.Tensor) -> torch.Tensor:

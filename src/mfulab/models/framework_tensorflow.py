@@ -2,6 +2,7 @@
 `tf.function`."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,11 +36,11 @@ def inference_step(
     layers: Sequence[Layer], images: np.ndarray, compiled: bool
 ) -> Callable[[], torch.Tensor]:
     """Returns the forward pass."""
-    held = tf.constant(images)
+    inputs = tf.constant(images)
     parameters = parameters_of(layers, tf.Variable)
 
     def compute() -> Any:
-        return forward(layers, parameters, held, OPERATIONS)
+        return forward(layers, parameters, inputs, OPERATIONS)
 
     call = tf.function(compute, autograph=False) if compiled else compute
     return lambda: channels_first(torch.from_numpy(call().numpy()))
@@ -54,22 +55,22 @@ def training_step(
 ) -> Callable[[], torch.Tensor]:
     """Returns forward, loss, backward and Keras' Adam with torch's constants as one function, which
     returns the loss."""
-    held = tf.constant(images)
-    wanted = tf.constant(targets)
+    inputs = tf.constant(images)
+    labels = tf.constant(targets)
     parameters = parameters_of(layers, tf.Variable)
-    trained = [variable for layer in parameters for variable in layer]
+    trained = list(itertools.chain.from_iterable(parameters))
     optimizer = tf.keras.optimizers.Adam(workload.learning_rate, epsilon=1e-8)
     optimizer.build(trained)
 
-    def one() -> Any:
+    def compute() -> Any:
         with tf.GradientTape() as tape:
-            output = forward(layers, parameters, held, OPERATIONS)
+            output = forward(layers, parameters, inputs, OPERATIONS)
             if len(output.shape) == 4:
                 output = tf.transpose(output, (0, 3, 1, 2))
             output = tf.reshape(output, (len(images), -1))
-            value = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, output))
+            value = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output))
         optimizer.apply_gradients(zip(tape.gradient(value, trained), trained, strict=True))
         return value
 
-    call = tf.function(one, autograph=False) if compiled else one
+    call = tf.function(compute, autograph=False) if compiled else compute
     return lambda *_: torch.tensor(float(call().numpy()))

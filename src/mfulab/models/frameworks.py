@@ -10,7 +10,7 @@ from torch import nn
 
 from mfulab.core.configs import ModelStepConfig
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.device.cpu import usable_cores
 from mfulab.models.build import Batch, LogitsOnly
 from mfulab.models.framework_layers import channels_last, layers_of
@@ -59,8 +59,8 @@ def make_step(
         options.intra_op_num_threads = threads
         graph = exported.model_proto.SerializeToString()
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        given = {session.get_inputs()[0].name: batch.inputs.numpy()}
-        return lambda: torch.from_numpy(session.run(None, given)[0])
+        inputs = {session.get_inputs()[0].name: batch.inputs.numpy()}
+        return lambda: torch.from_numpy(session.run(None, inputs)[0])
     layers = layers_of(model, batch.inputs)
     images = channels_last(batch.inputs)
     targets = batch.targets.numpy()
@@ -90,9 +90,8 @@ def _require(config: ModelStepConfig, device: torch.device) -> None:
         raise UnsupportedError(
             Said("framework_in_fp32", {"mode": mode, "precision": precision.name})
         )
-    if workload.mode not in ("training", "inference") or (
-        mode == "onnxruntime" and workload.mode == "training"
-    ):
+    modes = ("inference",) if mode == "onnxruntime" else ("training", "inference")
+    if workload.mode not in modes:
         raise UnsupportedError(
             Said("framework_without_mode", {"mode": mode, "workload": str(workload.mode)})
         )
@@ -102,7 +101,7 @@ def _require(config: ModelStepConfig, device: torch.device) -> None:
     plain = type(workload)(
         name=workload.name, mode=workload.mode, learning_rate=workload.learning_rate
     )
-    if named := ", ".join(
-        f"workload.{key}={value}" for key, value in workload if value != getattr(plain, key)
-    ):
-        raise UnsupportedError(Said("framework_adam_alone", {"mode": mode, "given": str(named)}))
+    changed = [f"workload.{key}={value}" for key, value in workload if value != getattr(plain, key)]
+    if changed:
+        numbers: Numbers = {"mode": mode, "given": ", ".join(changed)}
+        raise UnsupportedError(Said("framework_adam_alone", numbers))

@@ -23,9 +23,9 @@ def _attend(
     window shorter than the sequence."""
     window = options.get("sliding_window")
     if attention_mask is None and window and 1 < query.shape[-2] == key.shape[-2] > window:
-        place = torch.arange(key.shape[-2], device=query.device)
-        behind = place[:, None] - place[None, :]
-        attention_mask = ((behind >= 0) & (behind < window))[None, None]
+        position = torch.arange(key.shape[-2], device=query.device)
+        distance = position[:, None] - position[None, :]
+        attention_mask = ((distance >= 0) & (distance < window))[None, None]
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
 

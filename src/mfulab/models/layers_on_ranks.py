@@ -90,14 +90,14 @@ def _narrowed(model: nn.Module, ranks: int) -> nn.Module:
     matmuls equal those of the rank's part."""
     narrow = copy.deepcopy(model)
     for first, second in linear_pairs(model):
-        wide: nn.Linear = getattr(model, first)
-        behind: nn.Linear = getattr(model, second)
-        hidden = wide.out_features // ranks
-        place, dtype = wide.weight.device, wide.weight.dtype
-        before = nn.Linear(wide.in_features, hidden, device=place, dtype=dtype)
-        setattr(narrow, first, before)
-        after = nn.Linear(hidden, behind.out_features, device=place, dtype=dtype)
-        setattr(narrow, second, after)
+        into: nn.Linear = getattr(model, first)
+        out: nn.Linear = getattr(model, second)
+        hidden = into.out_features // ranks
+        device, dtype = into.weight.device, into.weight.dtype
+        narrow_in = nn.Linear(into.in_features, hidden, device=device, dtype=dtype)
+        narrow_out = nn.Linear(hidden, out.out_features, device=device, dtype=dtype)
+        setattr(narrow, first, narrow_in)
+        setattr(narrow, second, narrow_out)
     return narrow
 
 
@@ -125,13 +125,13 @@ def pipeline(model: nn.Module, batch: torch.Tensor, micro_batches: int) -> Part:
         else:
             schedule.step()
 
-    own = copy.deepcopy(layers)
-    inputs = torch.randn(len(batch), input_width(own), device=batch.device)
+    local = copy.deepcopy(layers)
+    inputs = torch.randn(len(batch), input_width(local), device=batch.device)
 
     def own_products() -> None:
-        own.zero_grad()
-        for part in inputs.chunk(micro_batches):
-            own(part.requires_grad_(rank > 0)).sum().backward()
+        local.zero_grad()
+        for micro_batch in inputs.chunk(micro_batches):
+            local(micro_batch.requires_grad_(rank > 0)).sum().backward()
 
     return Part(layers, step, own_products)
 
@@ -172,6 +172,7 @@ def rank_gradient(part: nn.Module) -> dict[str, torch.Tensor]:
         gradient = parameter.grad
         if gradient is None:
             continue
-        whole_gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-        gradients[name] = whole_gradient.detach()
+        if hasattr(gradient, "full_tensor"):
+            gradient = gradient.full_tensor()
+        gradients[name] = gradient.detach()
     return gradients

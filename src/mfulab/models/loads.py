@@ -120,9 +120,8 @@ class Loader:
         source = torch.ones(COPIED_BYTES // 4)
         if is_gpu(self.device):
             source = source.pin_memory()
-            return self._finished(
-                functools.partial(torch.empty_like(source, device=self.device).copy_, source)
-            ), 0
+            on_device = torch.empty_like(source, device=self.device)
+            return self._finished(functools.partial(on_device.copy_, source)), 0
         target = torch.empty_like(source).numpy()
         target[:] = 0
         return functools.partial(target.__setitem__, slice(None), source.numpy()), 0

@@ -27,15 +27,14 @@ def build(rank: int, adapted: Sequence[str], **arguments: Any) -> torch.nn.Modul
     """Builds `huggingface.build(**arguments)` with adapters on all linear layers named in
     `adapted`. Raises ModelError if there are none."""
     model = huggingface.build(**arguments).requires_grad_(False)
-    places = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if name in adapted and isinstance(child, torch.nn.Linear)
-    ]
-    if not places:
-        asked = f"model.arguments.adapted={list(adapted)}"
-        raise ModelError(f"{asked}: {type(model).__name__} has no linear layer so named")
-    for parent, name, child in places:
+    adapted_layers = []
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if name in adapted and isinstance(child, torch.nn.Linear):
+                adapted_layers.append((parent, name, child))
+    if not adapted_layers:
+        setting = f"model.arguments.adapted={list(adapted)}"
+        raise ModelError(f"{setting}: {type(model).__name__} has no linear layer so named")
+    for parent, name, child in adapted_layers:
         setattr(parent, name, LowRankLinear(child, rank))
     return model

@@ -4,7 +4,7 @@ send."""
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import psutil
@@ -35,8 +35,8 @@ SLOWED_S = 0.02
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
     """CPU threads of each process: as configured, or an equal share of its node's cores. Raises
     UnsupportedError if there are too few cores."""
-    here = parallel.processes // parallel.nodes
-    threads = device.threads or max(1, usable_cores() // here)
+    ranks_per_node = parallel.processes // parallel.nodes
+    threads = device.threads or max(1, usable_cores() // ranks_per_node)
     require_devices(parallel, usable_cores() // threads, Said("cpu_cores", {"count": threads}))
     return threads
 
@@ -47,25 +47,24 @@ def require_devices(parallel: ParallelConfig, devices: int, kind: Said) -> None:
     if parallel.processes > devices * parallel.nodes:
         numbers: Numbers = {"processes": parallel.processes, "devices": devices, "kind": kind}
         if parallel.nodes > 1:
-            raise UnsupportedError(
-                Said("too_few_devices_a_node", {**numbers, "nodes": parallel.nodes})
-            )
+            numbers = {**numbers, "nodes": parallel.nodes}
+            raise UnsupportedError(Said("too_few_devices_a_node", numbers))
         raise UnsupportedError(Said("too_few_devices", numbers))
 
 
-def see_one_gpu(place: int) -> None:
-    """Hides all GPUs but the one at `place`, before CUDA is initialised. Counters and memory that a
+def see_one_gpu(index: int) -> None:
+    """Hides all GPUs but the one at `index`, before CUDA is initialised. Counters and memory that a
     rank reads are then its own GPU's."""
-    chosen = gpus()[place]
-    os.environ.update(visible([chosen.uuid or str(place)]))
+    chosen = gpus()[index]
+    os.environ.update(visible([chosen.uuid or str(index)]))
 
 
 def run_ranks(work: Callable[..., None], arguments: tuple[object, ...], count: int) -> None:
     """Runs `work(rank, *arguments)` in `count` processes, which end with this one. Raises
     RuntimeError with the message of a rank that failed."""
-    given = (os.getpid(), work, arguments)
+    rank_arguments = (os.getpid(), work, arguments)
     try:
-        processes.start_processes(_rank, given, count, start_method="spawn", daemon=True)
+        processes.start_processes(_rank, rank_arguments, count, start_method="spawn", daemon=True)
     except processes.ProcessRaisedException as error:
         message = str(error).strip().splitlines()[-1]
         raise RuntimeError(f"rank {error.error_index}: {message}") from error
@@ -84,10 +83,10 @@ def join(rank: int, parallel: ParallelConfig, meeting: dist.Store, device: torch
     if parallel.nodes == 1:
         os.environ.setdefault(INTERFACE, LOOPBACK)
     on_gpu = is_gpu(device)
-    own = torch.device(GPU, 0) if on_gpu else None
+    only_gpu = torch.device(GPU, 0) if on_gpu else None
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(
-        backend, rank=rank, world_size=parallel.processes, store=meeting, device_id=own
+        backend, rank=rank, world_size=parallel.processes, store=meeting, device_id=only_gpu
     )
 
 
@@ -128,25 +127,22 @@ def predicted_bytes(
     n·(d−1)/d, and an all-reduce twice as much (Patarasuk and Yuan 2009). DDP all-reduces gradients.
     FSDP2 gathers blocks' weights in forward and backward, and other weights once, for each
     micro-batch; then it reduce-scatters gradients, with gloo by an all-reduce."""
-    sizes = {
-        id(parameter): parameter.numel() * parameter.element_size()
-        for parameter in model.parameters()
-    }
-    others = (parallel.processes - 1) / parallel.processes
+    parameters = list(model.parameters())
+    share = (parallel.processes - 1) / parallel.processes  # sent by an all-gather
     if parallel.wrapper == "ddp":
-        return round(
-            2
-            * others
-            * sum(sizes[id(weight)] for weight in model.parameters() if weight.requires_grad)
-        )
-    blocks = outermost_blocks(model)
-    inside = sum(
-        sizes[key]
-        for key in {id(parameter) for block in blocks for parameter in block.parameters()}
-    )
-    whole = sum(sizes.values())
-    gathered = round(others * whole) + round(others * inside)
-    return micro_batches * gathered + round((1 if is_gpu(device) else 2) * others * whole)
+        trainable = [parameter for parameter in parameters if parameter.requires_grad]
+        return round(2 * share * _bytes(trainable))
+    in_blocks = set[torch.nn.Parameter]()
+    for block in outermost_blocks(model):
+        in_blocks.update(block.parameters())
+    total = _bytes(parameters)
+    gathered = round(share * total) + round(share * _bytes(in_blocks))
+    reductions = 1 if is_gpu(device) else 2
+    return micro_batches * gathered + round(reductions * share * total)
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], None]:

@@ -16,8 +16,10 @@ from mfulab.device import gpu
 def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:
     """Builds `depth` blocks of two linear layers with a ReLU between them: [batch, width] → [batch,
     width]."""
-    blocks = ((nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in range(depth))
-    return nn.Sequential(*itertools.chain.from_iterable(blocks))
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)]
+    return nn.Sequential(*layers)
 
 
 def prune(model: nn.Module, config: ModelConfig) -> None:
@@ -31,48 +33,47 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
         if not pairs:
             raise UnsupportedError(Said("no_linear_pair"))
         # removes the weakest outputs of the first layer from both
-        for parent, (first, narrowed), (second, other) in pairs:
-            left = max(
-                1, narrowed.out_features - round(config.pruned_share * narrowed.out_features)
-            )
-            kept = narrowed.weight.norm(dim=1).topk(left).indices.sort().values
-            parent[first] = _layer(
-                narrowed.weight[kept], None if narrowed.bias is None else narrowed.bias[kept]
-            )
-            parent[second] = _layer(other.weight[:, kept], other.bias)
+        for parent, (first_index, first), (second_index, second) in pairs:
+            hidden = first.out_features
+            count = max(1, hidden - round(config.pruned_share * hidden))
+            strongest = first.weight.norm(dim=1).topk(count).indices.sort().values
+            bias = None if first.bias is None else first.bias[strongest]
+            parent[first_index] = _layer(first.weight[strongest], bias)
+            parent[second_index] = _layer(second.weight[:, strongest], second.bias)
         return
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise UnsupportedError(Said("pruning_no_linear", {"pruning": str(config.pruning)}))
     with torch.no_grad():
-        for weight in (layer.weight for layer in layers if not layer.weight.is_meta):
+        for layer in layers:
+            weight = layer.weight
+            if weight.is_meta:
+                continue
             if config.pruning == "masked":
-                least = (
-                    weight.abs()
-                    .flatten()
-                    .topk(round(config.pruned_share * weight.numel()), largest=False)
-                    .indices
-                )
-                weight.view(-1)[least] = 0
+                count = round(config.pruned_share * weight.numel())
+                smallest = weight.abs().flatten().topk(count, largest=False).indices
+                weight.view(-1)[smallest] = 0
             else:
                 if weight.shape[1] % 4:
                     raise UnsupportedError(Said("sparse_no_groups", {"inputs": weight.shape[1]}))
                 groups = weight.view(len(weight), -1, 4)
-                groups.scatter_(-1, groups.abs().topk(2, largest=False).indices, 0)
+                smallest = groups.abs().topk(2, largest=False).indices
+                groups.scatter_(-1, smallest, 0)
 
 
 def compress(model: nn.Module) -> None:
     """Packs 16-bit weights with two of four zeros for sparse tensor cores, in place. Raises
     UnsupportedError below compute capability 8.0, and for other dtypes."""
-    for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
+    for layer in model.modules():
+        if not isinstance(layer, nn.Linear):
+            continue
         weight = layer.weight.detach()
         if not weight.is_cuda or (gpu.capability_of(weight.device) or (0, 0)) < (8, 0):
             raise UnsupportedError(Said("sparse_needs_ampere"))
         if weight.dtype not in (torch.float16, torch.bfloat16):
             raise UnsupportedError(Said("sparse_formats", {"dtype": str(weight.dtype)}))
-        layer.weight = nn.Parameter(
-            torch.sparse.to_sparse_semi_structured(weight), requires_grad=False
-        )
+        packed = torch.sparse.to_sparse_semi_structured(weight)
+        layer.weight = nn.Parameter(packed, requires_grad=False)
 
 
 def _pairs(
@@ -81,17 +82,19 @@ def _pairs(
     """Yields each Sequential with two linear layers and their indices, if nothing with parameters
     is between them. No layer is in two pairs."""
     for parent in model.modules():
-        if isinstance(parent, nn.Sequential):
-            holders = [
-                (place, module)
-                for place, module in enumerate(parent)
-                if any(True for _ in module.parameters())
-            ]
-            taken = -1
-            for (first, layer), (second, other) in itertools.pairwise(holders):
-                if first > taken and isinstance(layer, nn.Linear) and isinstance(other, nn.Linear):
-                    taken = second
-                    yield parent, (first, layer), (second, other)
+        if not isinstance(parent, nn.Sequential):
+            continue
+        with_parameters = []
+        for index, module in enumerate(parent):
+            if next(module.parameters(), None) is not None:
+                with_parameters.append((index, module))
+        last_paired = -1
+        for (index, layer), (next_index, other) in itertools.pairwise(with_parameters):
+            if not isinstance(layer, nn.Linear) or not isinstance(other, nn.Linear):
+                continue
+            if index > last_paired:
+                last_paired = next_index
+                yield parent, (index, layer), (next_index, other)
 
 
 def _layer(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

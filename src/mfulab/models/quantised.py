@@ -53,15 +53,18 @@ def quantise(
         raise UnsupportedError(Said("quantised_no_linear", {"kind": kind}))
     ranges = {layer: (MinMaxObserver(), MinMaxObserver()) for _, _, layer in layers}
 
-    def look(layer: nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    def widen_ranges(
+        layer: nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> None:
         """Widens the ranges of a layer's inputs and outputs."""
-        for seen, values in zip(ranges[layer], (inputs[0], output), strict=True):
-            seen(values)
+        of_inputs, of_outputs = ranges[layer]
+        of_inputs(inputs[0])
+        of_outputs(output)
 
     for parent, name, layer in layers:
         setattr(parent, name, layer)
         if kind == "static_int8":
-            layer.register_forward_hook(look)
+            layer.register_forward_hook(widen_ranges)
     with torch.no_grad():
         exact = first_tensor(model(batch.inputs)).float()
         if by_torchao is not None:
@@ -84,9 +87,8 @@ def weight_bytes(model: nn.Module) -> int:
         if isinstance(module, QuantisedLinear):
             sizes[id(module)] = module.weight_bytes
         elif not isinstance(module, nn.Embedding):
-            sizes |= {
-                id(parameter): _stored(parameter) for parameter in module.parameters(recurse=False)
-            }
+            for parameter in module.parameters(recurse=False):
+                sizes[id(parameter)] = _stored(parameter)
     return sum(sizes.values())
 
 
@@ -112,23 +114,22 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear
                 yield parent, name, plain
 
 
-def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
+def _quantised(layer: nn.Linear, kind: str, ranges: Ranges) -> QuantisedLinear:
     """Quantises one layer for a CPU."""
     weight = layer.weight.detach().contiguous()
     bias = layer.bias
-    if kind.endswith("c_int8"):
-        return QuantisedLinear(
-            layer, _integer_product(weight, bias, kind, seen), weight.numel() + 4 * len(weight)
-        )
+    if kind in ("dynamic_int8", "static_int8"):
+        multiply = _integer_product(weight, bias, kind, ranges)
+        return QuantisedLinear(layer, multiply, weight.numel() + 4 * len(weight))
     if kind == "weight_int4":
         multiply, size = _four_bits(weight)
     else:  # 8 bits with a scale per output
         exact = weight.float()  # in 16 bits, the quotient might round up to 128
         exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
-        whole = (exact / exact_scales[:, None]).round().to(torch.int8)
+        integers = (exact / exact_scales[:, None]).round().to(torch.int8)
         scales = exact_scales.to(weight.dtype)
-        multiply = partial(torch._weight_int8pack_mm, mat2=whole, scales=scales)
-        size = _stored(whole) + _stored(scales)
+        multiply = partial(torch._weight_int8pack_mm, mat2=integers, scales=scales)
+        size = _stored(integers) + _stored(scales)
     if bias is None:
         return QuantisedLinear(layer, multiply, size)
     return QuantisedLinear(layer, lambda rows: multiply(rows) + bias, size + _stored(bias))
@@ -147,23 +148,17 @@ def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Ten
     low = groups.amin(2)
     high = groups.amax(2)
     scale = (high - low).clamp(min=1e-12) / 15
-    whole = (
-        ((groups - low[..., None]) / scale[..., None])
-        .round()
-        .clamp(0, 15)
-        .to(torch.int32)
-        .reshape(out, features)
-    )
-    packed = torch._ops.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
+    levels = ((groups - low[..., None]) / scale[..., None]).round().clamp(0, 15)
+    integers = levels.to(torch.int32).reshape(out, features)
+    packed = torch._ops.ops.aten._convert_weight_to_int4pack_for_cpu(integers, 1)
     scales = torch.stack([scale, low + 8 * scale], -1).transpose(0, 1).contiguous().to(weight.dtype)
     product = torch._ops.ops.aten._weight_int4pack_mm_for_cpu
-    return lambda rows: product(rows, packed, GROUP, scales)[:, :outputs], packed.numel() + _stored(
-        scales
-    )
+    size = packed.numel() + _stored(scales)
+    return lambda rows: product(rows, packed, GROUP, scales)[:, :outputs], size
 
 
 def _integer_product(
-    weight: torch.Tensor, bias: torch.Tensor | None, kind: str, seen: Ranges
+    weight: torch.Tensor, bias: torch.Tensor | None, kind: str, ranges: Ranges
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns a matmul with weights and activations in 8 bits. The range of activations is found in
     each call (dynamic), or beforehand (static)."""
@@ -171,20 +166,20 @@ def _integer_product(
     with warnings.catch_warnings():
         # torch deprecates its quantised tensors, but torchao has none for CPUs
         warnings.simplefilter("ignore")
-        whole = torch.quantize_per_channel(
-            weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8
-        )
-        packed = torch.ops.quantized.linear_prepack(whole, bias)
+        zero_points = torch.zeros(len(weight), dtype=torch.long)
+        integers = torch.quantize_per_channel(weight, scales, zero_points, 0, torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(integers, bias)
     if kind == "dynamic_int8":
         return lambda rows: torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=True)
     # Scale and zero point of activations in 7 bits, since a CPU without VNNI adds pairs of products
     # in 16 bits.
     affine = []
-    for observer in seen:
+    for observer in ranges:
         low = min(0.0, float(observer.min_val))
         high = max(0.0, float(observer.max_val))
         step = max(high - low, 1e-12) / LEVELS
-        affine.append((step, min(LEVELS, max(0, round(-low / step)))))
+        zero_point = min(LEVELS, max(0, round(-low / step)))
+        affine.append((step, zero_point))
     (scale, zero), (out_scale, out_zero) = affine
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ def decoding(
     position on the device, so that every step is the same. Raises UnsupportedError as `generating`
     does, and for caches that transformers does not keep whole and at fixed addresses."""
     name = cache_name(model)
-    cache = _set_aside(model, filled(model, tokens), tokens.shape[-1])
+    cache = _static_copy(model, filled(model, tokens), tokens.shape[-1])
     positions = [layer.cumulative_length for layer in cache.layers]
     last = tokens[:, -1:]
 
@@ -33,17 +33,18 @@ def decoding(
     return step
 
 
-def _set_aside(model: Any, grown: Any, length: int) -> Any:
+def _static_copy(model: Any, growing: Any, length: int) -> Any:
     """Makes a static cache for `length` tokens that begins with the keys and values of a growing
     cache."""
     cache = transformers.StaticCache(model.config, max_cache_len=length)
-    held = getattr(grown, "layers", [])
+    growing_layers = getattr(growing, "layers", [])
     # Sliding windows and recurrent states are not supported. Older releases of transformers have no
     # `cumulative_length`, and find the position from values that are not zero.
-    is_whole = [type(layer) is StaticLayer for layer in cache.layers]
-    counts = [hasattr(layer, "cumulative_length") for layer in cache.layers]
-    if len(held) != len(cache.layers) or not all(is_whole + counts):
+    are_static = all(type(layer) is StaticLayer for layer in cache.layers)
+    have_positions = all(hasattr(layer, "cumulative_length") for layer in cache.layers)
+    are_paired = len(growing_layers) == len(cache.layers)
+    if not (are_static and have_positions and are_paired):
         raise UnsupportedError(Said("no_static_cache", {"model": type(model).__name__}))
-    for layer, keys_and_values in zip(cache.layers, held, strict=True):
+    for layer, keys_and_values in zip(cache.layers, growing_layers, strict=True):
         layer.update(keys_and_values.keys, keys_and_values.values)
     return cache

@@ -34,7 +34,7 @@ TEMPERATURE = 2.0  # softens the teacher's class probabilities
 ONE_PHASE = Said("one_phase")
 # length of the cosine schedule; a step costs the same in all of its parts
 SCHEDULE_STEPS = 1000
-GROWING = ("eager", "compile")  # modes of execution that allow a growing cache
+GROWING_CACHE_MODES = ("eager", "compile")  # modes of execution that allow a growing cache
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ def make(
     if config.execution.mode == "cuda_graph":
         call = execution.capture(call, device)
         phases = Said("graph_as_a_whole") if trains else phases
-    return Step(
-        call, float if trains else lambda output: float(loss(output, targets, task)), phases
-    )
+    if trains:
+        return Step(call, float, phases)
+    return Step(call, lambda output: float(loss(output, targets, task)), phases)
 
 
 def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedModel:
@@ -94,7 +94,7 @@ def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedMode
     if configured."""
     model, batch = make_model(config, device)
     workload = config.workload
-    facts = beyond_cores(config.workload)
+    facts = beyond_cores(workload)
     trains = workload.mode == "training"
     if trains and workload.checkpointing:
         if config.execution.attention != "default":
@@ -102,8 +102,8 @@ def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedMode
         enable_checkpointing(model)
     model.train(trains)
     if config.execution.quantisation != "none":
-        model, measured = quantise(model, batch, config.execution, config.precision)
-        facts |= measured
+        model, quantised_facts = quantise(model, batch, config.execution, config.precision)
+        facts |= quantised_facts
     elif config.model.pruning == "two_of_four":  # packed: half of the values, and their positions
         facts["weight_bytes"] = weight_bytes(model)
     return PreparedModel(model, batch, facts)
@@ -170,13 +170,13 @@ def _inference(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[],
     fetch = _fetching(config, batch)
     contexts = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
     context = contexts.get(autograd, contextlib.nullcontext)
-    kept: deque[Any] = deque(maxlen=LEAKED_STEPS if autograd == "leaked" else 0)
+    leaked_outputs: deque[Any] = deque(maxlen=LEAKED_STEPS if autograd == "leaked" else 0)
 
     def step() -> Any:
         with context(), autocast(config.precision, batch.inputs.device):
             fetch()
             output = call(batch.inputs)
-        kept.append(output)
+        leaked_outputs.append(output)
         return output
 
     return step
@@ -187,7 +187,7 @@ def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[]
     model, batch, _ = prepared
     is_static = config.execution.cache == "static"
     is_graph = config.execution.mode == "cuda_graph"
-    if config.execution.mode not in GROWING and not (is_static and is_graph):
+    if config.execution.mode not in GROWING_CACHE_MODES and not (is_static and is_graph):
         raise UnsupportedError(Said("cache_needs_eager", {"execution": config.execution.name}))
     call = execution.issue(model, batch, config.execution)
     with torch.no_grad(), autocast(config.precision, batch.inputs.device):
@@ -212,11 +212,12 @@ def _training(
     teacher if configured."""
     model = parallel.wrap(prepared.model, config.parallel, device)
     batch = prepared.batch
-    teacher = None
     call = execution.issue(model, batch, config.execution)
     fetch = parallel.slowed(_fetching(config, batch), config.parallel)
+    teacher = None
     if config.workload.teacher != "none":
-        teacher = teaching(make_model(config, device)[0], batch, config)
+        teacher_model, _ = make_model(config, device)
+        teacher = teaching(teacher_model, batch, config)
     sends = parallel.sends(model, config.parallel)
     return training_step(config, call, list(model.parameters()), batch, fetch, sends, teacher)
 
@@ -236,7 +237,7 @@ def training_step(
     arXiv:1710.03740)."""
     workload = config.workload
     precision = config.precision
-    micro_batches = config.workload.gradient_accumulation
+    micro_batches = workload.gradient_accumulation
     optimizer = _optimizer(parameters, config)
     device = batch.inputs.device
     schedule = _schedule(optimizer, config)
@@ -246,12 +247,12 @@ def training_step(
         for remaining in reversed(range(micro_batches)):
             fetch()
             sends(not remaining)
-            taught = teacher() if teacher else None
+            teacher_logits = teacher() if teacher else None
             mark("other")
             with autocast(precision, device):
                 # stays alive during backward, as in a usual training loop
                 output = model(batch.inputs)
-                value = _loss(output, batch, config.model.task, taught)
+                value = _loss(output, batch, config.model.task, teacher_logits)
             mark("forward")
             scaler.scale(value if micro_batches == 1 else value / micro_batches).backward()
             mark("backward")
@@ -270,11 +271,13 @@ def training_step(
     return step
 
 
-def _loss(output: Any, batch: Batch, task: Task, taught: torch.Tensor | None) -> torch.Tensor:
+def _loss(
+    output: Any, batch: Batch, task: Task, teacher_logits: torch.Tensor | None
+) -> torch.Tensor:
     value = loss(output, batch.targets, task)
-    if taught is None:
+    if teacher_logits is None:
         return value
-    return (value + distillation_loss(output, taught)) / 2
+    return (value + distillation_loss(output, teacher_logits)) / 2
 
 
 def _schedule(optimizer: torch.optim.Optimizer, config: ModelStepConfig) -> Callable[[], None]:
@@ -299,28 +302,28 @@ def teaching(
 ) -> Callable[[], torch.Tensor]:
     """Returns a function for the logits of a frozen teacher, executed like its student: computed at
     each call, or once (`cached`)."""
-    call = execution.issue(
-        model.eval().requires_grad_(requires_grad=False), batch, config.execution
-    )
+    frozen = model.eval().requires_grad_(requires_grad=False)
+    call = execution.issue(frozen, batch, config.execution)
 
-    def taught() -> torch.Tensor:
+    def teacher_logits() -> torch.Tensor:
         with torch.no_grad(), autocast(config.precision, batch.inputs.device):
             return first_tensor(call(batch.inputs))
 
     if config.workload.teacher == "online":
-        return taught
-    kept = taught()
-    return lambda: kept
+        return teacher_logits
+    cached = teacher_logits()
+    return lambda: cached
 
 
 def distillation_loss(
-    output: Any, taught: torch.Tensor, temperature: float = TEMPERATURE
+    output: Any, teacher_logits: torch.Tensor, temperature: float = TEMPERATURE
 ) -> torch.Tensor:
     """Kullback-Leibler divergence from the teacher's softened class probabilities, × T² (Hinton et
     al. 2015, arXiv:1503.02531)."""
-    own, other = (logits.flatten(0, -2) / temperature for logits in (first_tensor(output), taught))
+    softened = first_tensor(output).flatten(0, -2) / temperature
+    softened_teacher = teacher_logits.flatten(0, -2) / temperature
     divergence = torch.nn.functional.kl_div(
-        own.log_softmax(-1), other.softmax(-1), reduction="batchmean"
+        softened.log_softmax(-1), softened_teacher.softmax(-1), reduction="batchmean"
     )
     return temperature**2 * divergence
 
@@ -330,20 +333,18 @@ def _optimizer(
 ) -> torch.optim.Optimizer:
     """Makes the configured optimiser. Raises UnsupportedError if torch cannot."""
     workload = config.workload
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[
-        workload.optimizer
-    ]
+    classes = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    optimizer_class = classes[workload.optimizer]
     options: dict[str, Any] = {}
     # capturable optimisers keep their step counters on the device, as a CUDA graph needs
     if workload.optimizer != "sgd":
         options["capturable"] = config.execution.mode == "cuda_graph"
     # torch's default is a loop on a CPU, and foreach on a GPU
     if workload.optimizer_implementation != "default":
-        options |= {
-            name: workload.optimizer_implementation == name for name in ("foreach", "fused")
-        }
+        for name in ("foreach", "fused"):
+            options[name] = workload.optimizer_implementation == name
     try:
-        return kind(parameters, lr=workload.learning_rate, **options)
+        return optimizer_class(parameters, lr=workload.learning_rate, **options)
     except RuntimeError as error:
-        asked = f"workload.optimizer_implementation={workload.optimizer_implementation}"
-        raise UnsupportedError(of_source(str(asked), str(error))) from error
+        setting = f"workload.optimizer_implementation={workload.optimizer_implementation}"
+        raise UnsupportedError(of_source(setting, str(error))) from error

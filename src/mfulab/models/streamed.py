@@ -36,19 +36,19 @@ class Streamed(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if inputs.device.type == "meta":
             return self.layer(inputs)
-        sides = self._sides(inputs.device)
-        sent, received = self._kept(inputs)
+        sides = self._side_streams(inputs.device)
+        sent, received = self._host_tensors(inputs)
         results = []
-        for place, sample in enumerate(sent):
-            with torch.cuda.stream(sides[place % self.streams]) if sides else nullcontext():
+        for index, sample in enumerate(sent):
+            with torch.cuda.stream(sides[index % self.streams]) if sides else nullcontext():
                 results.append(self.layer(sample.to(inputs.device, non_blocking=True)))
-                received[place].copy_(results[-1].detach(), non_blocking=True)
+                received[index].copy_(results[-1].detach(), non_blocking=True)
         for side, result in zip(sides * len(sent), results, strict=False):
             torch.cuda.current_stream().wait_stream(side)
             result.record_stream(torch.cuda.current_stream())
         return torch.stack(results)
 
-    def _sides(self, device: torch.device) -> list[torch.cuda.Stream]:
+    def _side_streams(self, device: torch.device) -> list[torch.cuda.Stream]:
         """Side streams, which wait for work already queued on the current stream. Empty if only one
         stream was requested."""
         if self.streams == 1:
@@ -60,14 +60,15 @@ class Streamed(nn.Module):
             side.wait_stream(torch.cuda.current_stream())
         return _streams(device, self.streams)
 
-    def _kept(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _host_tensors(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Samples and their results on the host, made at the first call. They are page-locked if a
         GPU copies them."""
-        if self._host is None or (self._host[0].shape, self._host[0].dtype) != (
-            inputs.shape,
-            inputs.dtype,
-        ):
-            pinned = is_gpu(inputs.device)
-            sent = torch.empty(inputs.shape, dtype=inputs.dtype, pin_memory=pinned).copy_(inputs)
-            self._host = sent, torch.empty(sent.shape, dtype=inputs.dtype, pin_memory=pinned)
+        if self._host is not None:
+            sent, _ = self._host
+            if (sent.shape, sent.dtype) == (inputs.shape, inputs.dtype):
+                return self._host
+        pinned = is_gpu(inputs.device)
+        sent = torch.empty(inputs.shape, dtype=inputs.dtype, pin_memory=pinned).copy_(inputs)
+        received = torch.empty(sent.shape, dtype=inputs.dtype, pin_memory=pinned)
+        self._host = sent, received
         return self._host

@@ -4,7 +4,7 @@ device's roofline."""
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 # Architectures whose blocks are all equal → the argument with their number. Work is affine in that
 # number, so that counting one block and two blocks gives the work of any number, exactly and fast.
-ALIKE = {"GPT2LMHeadModel": "n_layer"}
-ALIKE |= dict.fromkeys(
+LAYERS_ARGUMENT = {"GPT2LMHeadModel": "n_layer"}
+LAYERS_ARGUMENT |= dict.fromkeys(
     ("LlamaForCausalLM", "MixtralForCausalLM", "OPTForCausalLM"), "num_hidden_layers"
 )
-LATENT = (
+LATENT_ATTENTION = (
     "Latent attention: counted as transformers runs it, which expands the latents of all earlier tokens in each step; "
     "one that absorbs the projections multiplies less."
 )
@@ -45,43 +45,43 @@ def work(
 ) -> Work:
     """Counts one step. Raises ConfigurationError with the counter's message if the model cannot be
     built or counted."""
-    argument = ALIKE.get(str(config.arguments.get("architecture")), "")
+    argument = LAYERS_ARGUMENT.get(str(config.arguments.get("architecture")), "")
     layers = config.arguments.get(argument)
     try:
         if layers is None or layers <= 2:
-            return _counted(config, sequence_length, batch_size, mode, alike=False)
-        shorter = (
-            config.model_copy(update={"arguments": config.arguments | {argument: few}})
-            for few in (1, 2)
-        )
-        single, double = (
-            _counted(shortened, sequence_length, batch_size, mode) for shortened in shorter
-        )
+            return _counted(config, sequence_length, batch_size, mode, sum_layers=False)
+        one_block = _with_argument(config, argument, 1)
+        single = _counted(one_block, sequence_length, batch_size, mode)
+        two_blocks = _with_argument(config, argument, 2)
+        double = _counted(two_blocks, sequence_length, batch_size, mode)
     except Exception as error:
         raise ConfigurationError(said_by(error)) from error
     return _extended(single, double, layers)
+
+
+def _with_argument(config: ModelConfig, name: str, value: int) -> ModelConfig:
+    return config.model_copy(update={"arguments": config.arguments | {name: value}})
 
 
 def _extended(single: Work, double: Work, layers: int) -> Work:
     """Work of `layers` blocks from the work of one and of two blocks: one + (layers − 1) · (two −
     one)."""
 
-    def affine(first: Any, second: Any) -> Any:
-        numbers = {
-            name: value for name, value in vars(second).items() if isinstance(value, int | float)
-        }
-        firsts = {name: getattr(first, name) if first else 0 for name in numbers}
-        sums = {
-            name: firsts[name] + (layers - 1) * (value - firsts[name])
-            for name, value in numbers.items()
-        }
-        return replace(second, **sums)
+    def affine(of_one: Any, of_two: Any) -> Any:
+        numbers = dict[str, Any]()
+        for name, two in vars(of_two).items():
+            if isinstance(two, int | float):
+                one = getattr(of_one, name) if of_one else 0
+                numbers[name] = one + (layers - 1) * (two - one)
+        return replace(of_two, **numbers)
 
-    before = {(part.layer, part.operator, part.direction): part for part in single.operations}
-    operations = (
-        affine(before.get((part.layer, part.operator, part.direction)), part)
-        for part in double.operations
-    )
+    def key(operation: Operation) -> tuple[str, str, str]:
+        return operation.layer, operation.operator, operation.direction
+
+    of_one_block = {key(operation): operation for operation in single.operations}
+    operations = [
+        affine(of_one_block.get(key(operation)), operation) for operation in double.operations
+    ]
     return replace(affine(single, double), operations=tuple(operations))
 
 
@@ -90,9 +90,9 @@ def _counted(
     sequence_length: int | None,
     batch_size: int,
     mode: Mode,
-    alike: bool = True,
+    sum_layers: bool = True,
 ) -> Work:
-    """Counts the whole model. With `alike`, layers whose names differ only in a number are
+    """Counts the whole model. With `sum_layers`, layers whose names differ only in a number are
     summed."""
     from mfulab.flops.compare import looked_up_parameters, transformer_shape
     from mfulab.flops.experts import active_parameters
@@ -107,30 +107,29 @@ def _counted(
     counted = count_model(config, batch_size, length, mode=mode)
     model = counted.model
     parameters = list(model.parameters())
-    held = _elements(parameters)
-    trainable = [one for one in parameters if one.requires_grad]
-    vectors = [one for one in parameters if one.ndim < 2]
+    parameter_count = _elements(parameters)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    vectors = [parameter for parameter in parameters if parameter.ndim < 2]
     cache_elements = 0
     shape = transformer_shape(model) if length else None
     if shape and length:
         cache_elements = shape.cache_elements(batch_size * length)
     total_flos = 0
     if mode == "training":
-        total_flos = _total_flos(
-            model, batch_size * (length or math.prod(config.input_shape or ()))
-        )
+        inputs_per_sample = length or math.prod(config.input_shape or ())
+        total_flos = _total_flos(model, batch_size * inputs_per_sample)
     return Work(
         mode=mode,
         tokens=tokens,
         batch_size=batch_size,
-        parameters=held,
+        parameters=parameter_count,
         trainable=_elements(trainable),
         looked_up=looked_up_parameters(model),
         unmultiplied=_elements(vectors),
-        inactive=held - active_parameters(model),
+        inactive=parameter_count - active_parameters(model),
         saved_elements=counted.count.saved.elements,
         cache_elements=cache_elements,
-        operations=tuple(_operations(counted.count.operations, alike)),
+        operations=tuple(_operations(counted.count.operations, sum_layers)),
         total_flos=total_flos,
         message=_message(counted, shape, mode),
     )
@@ -139,39 +138,30 @@ def _counted(
 def _message(counted: "ModelCount", shape: "TransformerShape | None", mode: Mode) -> str:
     """Text on limits of a count; empty if there are none."""
     if mode == "decoding" and shape and shape.latent_width:
-        return LATENT
+        return LATENT_ATTENTION
     return str(counted.message or "")
 
 
 def _total_flos(model: "torch.nn.Module", inputs: int) -> int:
     """FLOPs of a training step as transformers' Trainer reports them: 6 per input and parameter,
     except parameters of embeddings."""
-    return 6 * inputs * (_elements(model.parameters()) - _elements(_tables(model)))
-
-
-def _tables(model: "torch.nn.Module") -> "Iterator[torch.Tensor]":
-    """Yields the weights of embeddings, which a forward pass only looks up."""
     from torch.nn import Embedding
 
-    for module in model.modules():
-        if isinstance(module, Embedding):
-            yield module.weight
+    embeddings = [module.weight for module in model.modules() if isinstance(module, Embedding)]
+    return 6 * inputs * (_elements(model.parameters()) - _elements(embeddings))
 
 
 def _elements(tensors: "Iterable[torch.Tensor]") -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _operations(operations: Any, alike: bool) -> list[Operation]:
-    """Sums the counted operations by layer, operator and pass. With `alike`, numbers in layer names
+def _operations(operations: Any, sum_layers: bool) -> list[Operation]:
+    """Sums the counted operations by layer, operator and pass. With `sum_layers`, numbers in layer names
     become `*`."""
     sums = defaultdict[tuple[str, str, str], list[float]](lambda: [0] * 5)
     for key, total in operations.totals.items():
-        where = (
-            re.sub(r"\b\d+\b", "*", key.layer) if alike else key.layer,
-            key.operator,
-            key.direction,
-        )
+        layer = re.sub(r"\b\d+\b", "*", key.layer) if sum_layers else key.layer
+        summed = sums[layer, key.operator, key.direction]
         values = (
             total.flops,
             total.causal_flops,
@@ -179,7 +169,8 @@ def _operations(operations: Any, alike: bool) -> list[Operation]:
             total.elements,
             total.other_elements,
         )
-        sums[where] = [before + value for before, value in zip(sums[where], values, strict=True)]
+        for index, value in enumerate(values):
+            summed[index] += value
     return [Operation(*key, *values) for key, values in sums.items()]
 
 
@@ -191,7 +182,9 @@ def work_of(
 ) -> Work:
     """Counts one step if the model can be built, or computes it if a package is missing. Raises
     ConfigurationError as `work` and `computed` do."""
-    return (computed if missing(config) else work)(config, sequence_length, batch_size, mode)
+    if missing(config):
+        return computed(config, sequence_length, batch_size, mode)
+    return work(config, sequence_length, batch_size, mode)
 
 
 def explain(
@@ -237,11 +230,11 @@ def explain(
         raise ConfigurationError(of_source(f"reported={reported}", Said("give_mfu_in_percent")))
     speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
     rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
-    counted = _work_under_a_speed(config, sequence_length, mode)
+    counted = _work_of_sample(config, sequence_length, mode)
     return explained(config.name, sheet_name, counted, rate, denominators, reported)
 
 
-def _work_under_a_speed(config: ModelConfig, sequence_length: int | None, mode: Mode) -> Work:
+def _work_of_sample(config: ModelConfig, sequence_length: int | None, mode: Mode) -> Work:
     """Work of one sample. A plain decoder's is computed by arithmetic, which equals its count and
     does not import torch."""
     try:
@@ -250,20 +243,20 @@ def _work_under_a_speed(config: ModelConfig, sequence_length: int | None, mode: 
         return work_of(config, sequence_length, mode=mode)
 
 
-def _one_speed(speeds: Mapping[str, float | None]) -> tuple[str, float]:
+def _given_speed(speeds: Mapping[str, float | None]) -> tuple[str, float]:
     """Returns name and value of the only speed that is given. Raises ConfigurationError if there
     are none or several, or it is not above 0."""
-    given = {name: value for name, value in speeds.items() if value is not None}
+    given = [(name, value) for name, value in speeds.items() if value is not None]
     if not given:
         raise ConfigurationError(Said("give_one_speed_of_none"))
-    first, *others = (f"{name}={value}" for name, value in given.items())
+    first, *others = [f"{name}={value}" for name, value in given]
     if others:
-        named = as_told(first)
+        arguments = as_told(first)
         for other in others:
-            named = Said("and", {"first": named, "second": other})
-        one = Said("give_one_speed")
-        raise ConfigurationError(Said("of_source", {"source": named, "reason": one}))
-    ((name, value),) = given.items()
+            arguments = Said("and", {"first": arguments, "second": other})
+        reason = Said("give_one_speed")
+        raise ConfigurationError(Said("of_source", {"source": arguments, "reason": reason}))
+    name, value = given[0]
     if not 0 < value < math.inf:
         raise ConfigurationError(of_source(first, Said("give_above_0")))
     return name, value
@@ -277,28 +270,29 @@ def _samples_per_s(
     speeds: Mapping[str, float | None],
 ) -> float:
     """Samples per second of each device."""
-    name, value = _one_speed(speeds)
+    name, value = _given_speed(speeds)
     if batch_size is not None and batch_size < 1:
         raise ConfigurationError(of_source(f"batch_size={batch_size}", Said("give_1_or_more")))
     if name == "time_s":
         return _samples(batch_size, value, devices) / value
     if batch_size is not None:
-        beside = Said("belongs_to_time", {"name": name})
-        raise ConfigurationError(of_source(f"batch_size={batch_size}", beside))
+        reason = Said("belongs_to_time", {"name": name})
+        raise ConfigurationError(of_source(f"batch_size={batch_size}", reason))
     if name == "samples_per_s":
         return value / devices
     if config.vocabulary_size is None:
-        samples = Said("takes_no_tokens_give_samples", {"model": config.name})
-        raise ConfigurationError(of_source(f"tokens_per_s={value}", samples))
-    return value / (sequence_length or config.sequence_length or 1) / devices
+        reason = Said("takes_no_tokens_give_samples", {"model": config.name})
+        raise ConfigurationError(of_source(f"tokens_per_s={value}", reason))
+    tokens_per_sample = sequence_length or config.sequence_length or 1
+    return value / tokens_per_sample / devices
 
 
 def _samples(batch_size: int | None, time_s: float, devices: int) -> int:
     """Samples per step of each device: one by default. Raises ConfigurationError if it is not given
     for several devices."""
     if batch_size is None and devices > 1:
-        needed = Said("give_batch_of_each", {"devices": devices})
-        raise ConfigurationError(of_source(f"time_s={time_s}", needed))
+        reason = Said("give_batch_of_each", {"devices": devices})
+        raise ConfigurationError(of_source(f"time_s={time_s}", reason))
     return batch_size or 1
 
 
@@ -331,20 +325,25 @@ def expect(
     """
     config = model_config(model, sequence_length=sequence_length)
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
-    modes = modes or (
-        ("training", "inference", "decoding") if decodes else ("training", "inference")
-    )
+    modes_of_model: tuple[Mode, ...] = ("training", "inference")
+    if decodes:
+        modes_of_model = (*modes_of_model, "decoding")
+    modes = modes or modes_of_model
     check(config, sequence_length, devices, modes, batch_size)
-    sheet, _, spec = peak_of(device, precision)
+    sheet, _, peak_tflop_s = peak_of(device, precision)
     if sheet.memory_gb_s is None:
         raise ConfigurationError(of_source(f"device={device}", Said("no_bandwidth_printed")))
     capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
-    speeds = spec * 1e12, sheet.memory_gb_s * 1e9
-    counts = (work_of(config, sequence_length, batch_size, mode) for mode in modes)
-    return [
-        expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices)
-        for counted in counts
-    ]
+    peak_flop_s = peak_tflop_s * 1e12
+    bandwidth_bytes_s = sheet.memory_gb_s * 1e9
+    element_bytes = ELEMENT_BYTES[precision]
+    expectations = []
+    for mode in modes:
+        counted = work_of(config, sequence_length, batch_size, mode)
+        expectations.append(
+            expected(counted, peak_flop_s, bandwidth_bytes_s, element_bytes, capacity, devices)
+        )
+    return expectations
 
 
 def check(
@@ -359,13 +358,10 @@ def check(
     for mode in modes:
         if mode not in get_args(Mode):
             raise unknown("mode", mode, get_args(Mode))
-    for name, count in (
-        ("batch_size", batch_size),
-        ("devices", devices),
-        ("sequence_length", sequence_length),
-    ):
+    counts = {"batch_size": batch_size, "devices": devices, "sequence_length": sequence_length}
+    for name, count in counts.items():
         if count is not None and count < 1:
             raise ConfigurationError(of_source(f"{name}={count}", Said("give_1_or_more")))
     if sequence_length is not None and config.vocabulary_size is None:
-        no_tokens = Said("takes_no_tokens", {"model": config.name})
-        raise ConfigurationError(of_source(f"sequence_length={sequence_length}", no_tokens))
+        reason = Said("takes_no_tokens", {"model": config.name})
+        raise ConfigurationError(of_source(f"sequence_length={sequence_length}", reason))

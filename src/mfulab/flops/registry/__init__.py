@@ -27,7 +27,7 @@ from mfulab.flops.registry.entry import Registered, entry
 
 GROUP = "mfulab.operators"
 VARIABLE = "MFULAB_OPERATORS"
-OWN = Path(__file__).parent
+THIS_FOLDER = Path(__file__).parent
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def registered() -> dict[str, Registered]:
             _add(formulas, [*_read(_folder_of(point))])
         except (ConfigurationError, OSError, ValueError) as error:
             warnings.warn(f"formulas of {point.value} are left out: {error}", stacklevel=2)
-    _add(formulas, _read(OWN))
+    _add(formulas, _read(THIS_FOLDER))
     return formulas
 
 
@@ -73,14 +73,11 @@ def registered_formula(name: str) -> Registered | None:
 
 def _folders() -> list[Path]:
     """Folders that the environment variable names. Raises ConfigurationError if one does not exist."""
-    told = os.environ.get(VARIABLE, "")
-    folders = []
-    for part in told.split(os.pathsep):
-        if part:
-            folders.append(Path(part).expanduser())
+    paths = os.environ.get(VARIABLE, "")
+    folders = [Path(path).expanduser() for path in paths.split(os.pathsep) if path]
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigurationError(f"{VARIABLE}={told}: {folder} is no folder")
+            raise ConfigurationError(f"{VARIABLE}={paths}: {folder} is no folder")
     return folders
 
 
@@ -89,8 +86,9 @@ def _folder_of(point: EntryPoint) -> Path:
     if there is none."""
     package, *inner = point.module.split(".")
     spec = find_spec(package)
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        folder = Path(place).joinpath(*inner)
+    locations = spec.submodule_search_locations if spec else None
+    for location in locations or ():
+        folder = Path(location).joinpath(*inner)
         if folder.is_dir():
             return folder
     raise ValueError(f"{point.value} is no folder of an installed package")
@@ -111,7 +109,7 @@ def entries_of(path: Path) -> list[Any]:
     """Reads the entries of a file without checking them. Raises ConfigurationError if the file
     cannot be read or is not a list."""
     try:
-        content = data(path) if path.parent == OWN else load_yaml(path, follow=True)
+        content = data(path) if path.parent == THIS_FOLDER else load_yaml(path, follow=True)
     except (OSError, UnreadableError) as error:
         raise ConfigurationError(f"{error}.") from error
     if not isinstance(content, list):

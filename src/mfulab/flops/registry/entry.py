@@ -60,8 +60,8 @@ class Registered:
 
     def __call__(self, *args: object, out: object = None, **kwargs: object) -> Cost | None:
         """Cost of a call on real arguments. None if they do not determine it."""
-        given = dict(zip(self.arguments, args, strict=False)) | kwargs
-        operands = {name: live_operand(value) for name, value in given.items()}
+        arguments = dict(zip(self.arguments, args, strict=False)) | kwargs
+        operands = {name: live_operand(value) for name, value in arguments.items()}
         try:
             return self.work(operands).cost
         except FAULTS:
@@ -97,12 +97,12 @@ class Registered:
         if not isinstance(pairs, Pairs):
             raise UnknownError("pairs of query and key")
 
-        def of(tree: ast.expr, count: float) -> int:
+        def flops_of(tree: ast.expr, count: float) -> int:
             return _bounded(evaluated(tree, Scope(scope.arguments, scope.step, count)))
 
-        full = of(flops, pairs.full)
-        executed = of(self.executed_flops or flops, pairs.executed)
-        attended = of(flops, pairs.attended)
+        full = flops_of(flops, pairs.full)
+        executed = flops_of(self.executed_flops or flops, pairs.executed)
+        attended = flops_of(flops, pairs.attended)
         return Cost(full, attended, executed, full, full, bound=bool(pairs.bound))
 
     def _bytes(self, scope: Scope) -> float | None:
@@ -126,8 +126,9 @@ def live_operand(value: object) -> Any:
     shape = getattr(value, "shape", None)
     if shape is None:
         return value
-    size = getattr(value, "element_size", None)
-    return Operand(tuple(shape), float(size()) if size else None, value)
+    element_size = getattr(value, "element_size", None)
+    element_bytes = float(element_size()) if element_size else None
+    return Operand(tuple(shape), element_bytes, value)
 
 
 def entry(raw: object, where: str) -> tuple[list[str], Registered]:
@@ -137,18 +138,15 @@ def entry(raw: object, where: str) -> tuple[list[str], Registered]:
         raise ValueError(f"{where}: an entry needs `operators`, names separated by spaces")
     names = str(raw["operators"]).split()
     where = f"{where}: {names[0]}"
-    if strange := sorted(set(map(str, raw)) - FIELDS):
+    unknown = sorted(set(map(str, raw)) - FIELDS)
+    if unknown:
         raise ValueError(
-            f"{where}: unknown field {strange[0]}; fields are {', '.join(sorted(FIELDS))}"
+            f"{where}: unknown field {unknown[0]}; fields are {', '.join(sorted(FIELDS))}"
         )
     if not raw.get("source"):
         raise ValueError(f"{where}: `source` is missing: where its arguments can be read")
     uncounted = bool(raw.get("uncounted"))
-    told = []
-    for name in ("matmul", "flops"):
-        if name in raw:
-            told.append(name)
-    if len(told) + uncounted != 1:
+    if ("matmul" in raw) + ("flops" in raw) + uncounted != 1:
         raise ValueError(f"{where}: needs one of `matmul`, `flops` and `uncounted: true`")
     arguments = tuple(str(raw.get("arguments") or "").split())
     trees = _trees(raw, arguments, where)

@@ -37,7 +37,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
 }
-_COMPARING: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -111,7 +111,7 @@ def _check(tree: ast.expr, names: set[str], text: str, depth: int = 0) -> None:
             parts = [operand]
         case ast.BinOp(left=left, op=kind, right=right) if type(kind) in (*_BINARY, ast.BitOr):
             parts = [left, right]
-        case ast.Compare(left=left, ops=[kind], comparators=[right]) if type(kind) in _COMPARING:
+        case ast.Compare(left=left, ops=[kind], comparators=[right]) if type(kind) in _COMPARISONS:
             parts = [left, right]
         case ast.IfExp(test=test, body=body, orelse=otherwise):
             parts = [test, body, otherwise]
@@ -139,9 +139,9 @@ def evaluated(tree: ast.expr, scope: Scope) -> Any:
         case ast.Subscript(value=ast.Name(id=name), slice=index):
             return _side(scope.arguments.get(name), int(_number(index, scope)), name)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            given = [evaluated(part, scope) for part in args]
+            values = [evaluated(part, scope) for part in args]
             named = {str(part.arg): evaluated(part.value, scope) for part in keywords}
-            return _FUNCTIONS[name](scope, *given, **named)
+            return _FUNCTIONS[name](scope, *values, **named)
         case ast.UnaryOp(operand=operand):
             return -_number(operand, scope)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -149,7 +149,7 @@ def evaluated(tree: ast.expr, scope: Scope) -> Any:
         case ast.BinOp(left=left, op=kind, right=right):
             return _combined(_number(left, scope), kind, _number(right, scope))
         case ast.Compare(left=left, ops=[kind], comparators=[right]):
-            return _COMPARING[type(kind)](_number(left, scope), _number(right, scope))
+            return _COMPARISONS[type(kind)](_number(left, scope), _number(right, scope))
         case ast.IfExp(test=test, body=body, orelse=otherwise):
             return evaluated(body if evaluated(test, scope) else otherwise, scope)
     raise ValueError(f"{type(tree).__name__} is no part of expressions")
@@ -231,14 +231,15 @@ def _packed(
     ends = _operand(query_ends)
     lengths = lengths_of(ends.tensor)
     if lengths is not None:
-        key_lengths = lengths_of(_operand(key_ends).tensor) if key_ends is not None else lengths
+        key_lengths: list[int] | None = lengths
+        if key_ends is not None:
+            key_lengths = lengths_of(_operand(key_ends).tensor)
         if key_lengths is None:
             raise UnknownError("the keys' lengths")
-        parts = (
-            document_pairs(queries, held, bool(causal), left, right)
-            for queries, held in zip(lengths, key_lengths, strict=True)
-        )
-        return sum(parts, Pairs(0, 0, 0))
+        pairs = Pairs(0, 0, 0)
+        for query_count, key_count in zip(lengths, key_lengths, strict=True):
+            pairs += document_pairs(query_count, key_count, bool(causal), left, right)
+        return pairs
     sequences = ends.shape[0] - 1
     is_even = isinstance(longest_query, int) and sequences * longest_query == tokens
     # Earlier keys come from a cache, so with as many keys as queries there is none.
@@ -246,15 +247,15 @@ def _packed(
     is_full = isinstance(longest_key, int) and keys == sequences * longest_key
     if not is_even or not (is_fresh or is_full):
         raise UnknownError("the sequences' lengths")
-    alike = document_pairs(longest_query, longest_key, bool(causal), left, right)
-    return alike.times(sequences)
+    pairs_of_one = document_pairs(longest_query, longest_key, bool(causal), left, right)
+    return pairs_of_one.times(sequences)
 
 
 def _given(_: Scope, value: object) -> bool:
     return value is not None
 
 
-def _asked(requests: Requests, tokens: object = None) -> Requests:
+def _required(requests: Requests, tokens: object = None) -> Requests:
     """Returns the requests. Raises UnknownError if there are none, or more queries than
     `tokens`."""
     if not requests.queries or (isinstance(tokens, int) and requests.queries > tokens):
@@ -264,13 +265,13 @@ def _asked(requests: Requests, tokens: object = None) -> Requests:
 
 def _pairs_of(part: str) -> Callable[..., Pairs]:
     """Returns a function for the pairs of one part's requests, with at most `tokens` queries."""
-    return lambda scope, tokens=None: _asked(getattr(scope.step, part), tokens).pairs
+    return lambda scope, tokens=None: _required(getattr(scope.step, part), tokens).pairs
 
 
 def _keys_of(part: str) -> Callable[..., int]:
     """Returns a function for the number of keys of one part's requests, from the cache or of the
     step."""
-    return lambda scope: _asked(getattr(scope.step, part)).keys
+    return lambda scope: _required(getattr(scope.step, part)).keys
 
 
 def _least(_: Scope, *values: Any) -> Any:

@@ -55,7 +55,8 @@ _FIELD = re.compile(r"\b(\w+)=(\d+)")
 @functools.cache
 def step_work(name: str) -> StepWork | None:
     """Reads a step's requests from the name of its range. None if the name lacks their lengths."""
-    if vllm := _VLLM.fullmatch(name):
+    vllm = _VLLM.fullmatch(name)
+    if vllm:
         numbers = list(map(int, vllm.groups()))
         return StepWork(Requests(*numbers[:4]), Requests(*numbers[4:]))
     if not _STEP.fullmatch(name):
@@ -63,8 +64,7 @@ def step_work(name: str) -> StepWork | None:
     fields = {key: int(number) for key, number in _FIELD.findall(name)}
     if "sqsk" in fields:
         atom = Requests(fields.get("tok", 0), fields.get("sk", 0), fields["sqsq"], fields["sqsk"])
-        is_prefill = name.startswith("prefill")
-        if is_prefill:
+        if name.startswith("prefill"):
             return StepWork(atom, Requests())
         return StepWork(Requests(), atom)
     if "c_sqsk" not in fields and "g_sqsk" not in fields:

@@ -57,7 +57,7 @@ PACE = ByKind(
 )
 # Least time for which allocations and transfers are repeated. On a CPU, other libraries' threads
 # have stopped spinning for most of it.
-AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
+TRANSFERS_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
 BURST_S = 0.02  # length of a burst of calls, too short for a power limit to act
 REST_S = 2.0  # rest before a burst
@@ -76,7 +76,7 @@ class _Bench:
     threads: int | None
 
     @property
-    def is_around(self) -> bool:
+    def times_transfers(self) -> bool:
         """True if allocations and transfers are timed, too: in the first process, unless windows
         are short and transfers were not requested."""
         return self.config.replicate == 1 and (self.config.transfers or not self.is_short)
@@ -93,16 +93,18 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     bench = _prepare(config)
     shape = bench.shape
     form = bench.form
-    around_s = AROUND_S[bench.device]
+    transfers_s = TRANSFERS_S[bench.device]
     allocate = partial(_allocate, shape, form, bench.device)
-    allocation_s = median_wall_s(allocate, bench.device, 3, around_s) if bench.is_around else None
+    allocation_s = (
+        median_wall_s(allocate, bench.device, 3, transfers_s) if bench.times_transfers else None
+    )
     operands = random_operands(shape, form, bench.device, config.seed)
     exact = exact_product(operands.a, operands.b)
-    with _packages_of(config.kernel):
-        call = _Bound(bench.kernel, operands)
+    with _needs_packages(config.kernel):
+        call = _BoundKernel(bench.kernel, operands)
         operands.poison()
-        with _launched_with(call.launch):
-            first_call_s, returned = _one(call, bench.device)
+        with _notes_launch(call.launch):
+            first_call_s, returned = _time_call(call, bench.device)
     before = check(_result(operands, returned), exact, form, shape.k)
     row = _row(bench, before)
     if not before.correct:
@@ -110,7 +112,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     row.first_call_s = first_call_s
     row.allocation_s = allocation_s
     with Instruments(operands.c.device, folder) as instruments:
-        repetitions = _timed(bench, call, operands, exact, row, instruments)
+        repetitions = _time_interleaved(bench, call, operands, exact, row, instruments)
     # Checks what timing left in C; a kernel that returns its result is called once more.
     after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
     samples = [{"replicate": config.replicate, **asdict(repetition)} for repetition in repetitions]
@@ -119,8 +121,8 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
         return Measured(_incorrect(row, after, "after timing"), samples)
     del exact
     _fill_times(row, repetitions, config.kernel.name)
-    if bench.is_around:
-        _fill_around(row, bench, operands)
+    if bench.times_transfers:
+        _fill_transfers(row, bench, operands)
         if is_gpu(bench.device) and row.time_s and not bench.is_short:
             _fill_burst(row, call, operands.c.device, row.time_s)
     return Measured(row, samples)
@@ -134,10 +136,9 @@ def _prepare(config: BenchMatmulConfig) -> _Bench:
     shape = Shape(*config.shape)
     form = config.precision.form
     module, _, name = config.kernel.target.rpartition(".")
-    with _packages_of(config.kernel):
-        kernel: MatmulKernel = getattr(importlib.import_module(module), name)(
-            form.name, config.kernel.block
-        )
+    with _needs_packages(config.kernel):
+        kernel_class = getattr(importlib.import_module(module), name)
+        kernel: MatmulKernel = kernel_class(form.name, config.kernel.block)
     kernel.require(device.type, shape)
     if is_gpu(device):
         return _Bench(config, device.type, kernel, shape, form, None)
@@ -152,7 +153,11 @@ def _row(bench: _Bench, checked: Check) -> MatmulRow:
     form = bench.form
     launch = kernel.launch(shape)
     resources = kernel.resources()
-    static = resources.shared_memory_bytes
+    shared_memory_bytes = resources.shared_memory_bytes
+    if shared_memory_bytes is not None:
+        shared_memory_bytes += launch.shared_memory_bytes
+    operand_bytes = getattr(torch, form.operand).itemsize
+    output_bytes = getattr(torch, form.output).itemsize
     return MatmulRow.of(
         bench.config,
         family=kernel.family,
@@ -162,22 +167,20 @@ def _row(bench: _Bench, checked: Check) -> MatmulRow:
         **asdict(checked),
         first_calls=bench.config.first_calls,
         flops=shape.flops,
-        bytes_moved=shape.bytes_moved(
-            *(getattr(torch, name).itemsize for name in (form.operand, form.output))
-        ),
+        bytes_moved=shape.bytes_moved(operand_bytes, output_bytes),
         block=json.dumps(launch.block) if launch.block else None,
         grid=json.dumps(launch.grid) if launch.grid else None,
         registers=resources.registers,
-        shared_memory_bytes=None if static is None else static + launch.shared_memory_bytes,
+        shared_memory_bytes=shared_memory_bytes,
         spill_bytes=resources.spill_bytes,
         occupancy_percent=occupancy_percent(resources, launch),
         threads=bench.threads,
     )
 
 
-def _timed(
+def _time_interleaved(
     bench: _Bench,
-    call: "_Bound",
+    call: "_BoundKernel",
     operands: Operands,
     exact: torch.Tensor,
     row: MatmulRow,
@@ -187,16 +190,17 @@ def _timed(
     the row's columns about timing. Leaves new values in the inputs of `operands`."""
     started = time.perf_counter()
     timing = bench.config.timing
-    if bench.config.replicate == 1 and (count := bench.config.first_calls):
-        later_s = sum(_one(call, bench.device)[0] for _ in range(count - 1))
+    count = bench.config.first_calls
+    if bench.config.replicate == 1 and count:
+        later_s = sum(_time_call(call, bench.device)[0] for _ in range(count - 1))
         row.first_calls_mean_s = ((row.first_call_s or 0) + later_s) / count
     contestants = {bench.config.kernel.name: call}
-    if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
-        # The library has its own output, as the kernel's is checked again afterwards.
+    reference = reference_for(call.kernel, bench.device, call.shape)
+    if reference is not None:
         row.reference_name, library = reference
-        contestants[_beside(row)] = _Bound(
-            library, Operands(operands.a, operands.b, torch.empty_like(operands.c))
-        )
+        # The library has its own output, as the kernel's is checked again afterwards.
+        library_operands = Operands(operands.a, operands.b, torch.empty_like(operands.c))
+        contestants[_reference_key(row)] = _BoundKernel(library, library_operands)
     seeds = itertools.count(bench.config.seed + 1)
 
     def refresh() -> None:
@@ -204,15 +208,18 @@ def _timed(
         for contestant in contestants.values():
             contestant.prepare()
 
-    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if bench.is_short else ()
     device = operands.c.device
     probe = instruments.probe
-    timer = (
-        DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
-    )
+    timer: HostTimer | DeviceTimer
+    if not is_gpu(device):
+        timer = HostTimer(cpu().last_level_cache_bytes)
+    elif bench.is_short:
+        timer = DeviceTimer(device, timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0)
+    else:
+        timer = DeviceTimer(device)
     # CPU time of other processes. Kernel and reference alternate, so neither has its own share.
-    others = sampling([cpu_sampler(bench.threads)] if bench.threads else [])
-    with _launched_with(call.launch), others as readings:
+    cpu_samplers = [cpu_sampler(bench.threads)] if bench.threads else []
+    with _notes_launch(call.launch), sampling(cpu_samplers) as readings:
         timed = interleave(contestants, timer, _budget(bench), refresh, probe, instruments.best)
     row.probes = packed(timed.states, torch.get_num_threads())
     row.disturbed_windows = len(
@@ -220,15 +227,17 @@ def _timed(
     )
     row.repeated_windows = timed.repeated
     row.other_processes_percent = readings[0]["other_processes_percent"].value if readings else None
-    row.probe_s, row.measured_s = probe.spent_s, time.perf_counter() - started
+    row.probe_s = probe.spent_s
+    row.measured_s = time.perf_counter() - started
     return timed.repetitions
 
 
-def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
+def _fill_transfers(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
     """Times the way from arrays on the host to the result on the host, and on a GPU each
     transfer."""
     shape = bench.shape
-    inputs = (operands.a.cpu(), operands.b.cpu())
+    a = operands.a.cpu()
+    b = operands.b.cpu()
 
     def end_to_end() -> None:
         """Copies in, multiplies and copies out."""
@@ -239,11 +248,13 @@ def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
             dtype=getattr(torch, bench.form.output),
             device=bench.device,
         )
-        fresh = Operands(inputs[0].to(bench.device), inputs[1].to(bench.device), c)
-        _result(fresh, _Bound(bench.kernel, fresh)()).cpu()
+        copies = Operands(a.to(bench.device), b.to(bench.device), c)
+        call = _BoundKernel(bench.kernel, copies)
+        _result(copies, call()).cpu()
 
-    least = 3 if (row.time_s or 0) < 1 else 1
-    row.end_to_end_s = median_wall_s(end_to_end, bench.device, least, AROUND_S[bench.device])
+    least_calls = 3 if (row.time_s or 0) < 1 else 1
+    transfers_s = TRANSFERS_S[bench.device]
+    row.end_to_end_s = median_wall_s(end_to_end, bench.device, least_calls, transfers_s)
     if is_gpu(bench.device):
         for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
@@ -254,22 +265,21 @@ def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float)
     sustained calls."""
     timer = DeviceTimer(device)
     calls = math.ceil(BURST_S / time_s)
-    read, seen = (
-        vendors.of(uuid := uuid_of(device)).probe(uuid, os.getpid()),
-        dict[str, float | None](),
-    )
-    timer.during = lambda: seen.update(read())
+    uuid = uuid_of(device)
+    read = vendors.of(uuid).probe(uuid, os.getpid())
+    counters = dict[str, float | None]()
+    timer.during = lambda: counters.update(read())
     burst = timer.burst(call, calls, REST_S)
     row.burst_time_s = burst.time_s
     row.burst_clock_mhz = burst.clock_mhz
-    row.burst_power_w = seen.get("instant_power_w")
+    row.burst_power_w = counters.get("instant_power_w")
     timer.settle(call, calls, time_s)
     timer.time(call, calls)
-    row.power_w = seen.get("instant_power_w")
+    row.power_w = counters.get("instant_power_w")
 
 
 @contextlib.contextmanager
-def _packages_of(config: KernelConfig) -> Iterator[None]:
+def _needs_packages(config: KernelConfig) -> Iterator[None]:
     """Turns a missing package into UnsupportedError. Some kernels import theirs only at the first
     call."""
     try:
@@ -281,7 +291,7 @@ def _packages_of(config: KernelConfig) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _launched_with(launch: Launch) -> Iterator[None]:
+def _notes_launch(launch: Launch) -> Iterator[None]:
     """Adds a note with the CUDA error's name and the launch configuration to an error that lacks
     them."""
     try:
@@ -289,13 +299,13 @@ def _launched_with(launch: Launch) -> Iterator[None]:
     except UnsupportedError:
         raise
     except Exception as error:
-        name = re.search(r"cudaError\w+|CUDA_ERROR_\w+", str(error))
         if launch.grid and str(launch) not in str(error):
+            name = re.search(r"cudaError\w+|CUDA_ERROR_\w+", str(error))
             error.add_note(f"{name[0]}, {launch}" if name else str(launch))
         raise
 
 
-class _Bound:
+class _BoundKernel:
     """A kernel bound to its operands. Calling it multiplies once."""
 
     def __init__(self, kernel: MatmulKernel, operands: Operands) -> None:
@@ -317,15 +327,15 @@ class _Bound:
 
 def _budget(bench: _Bench) -> Budget:
     timing = bench.config.timing
-    pace = pace_for(bench.device, bench.config.timing, PACE)
+    pace = pace_for(bench.device, timing, PACE)
     time_s = pace.windows * pace.window_s
     # rounds on a GPU also include sustained work that is not timed
-    longest = 10 if bench.device == "cpu" else 20
-    limit_s = min(longest * time_s, timing.time_limit_s / 4)
+    most_windows = 10 if bench.device == "cpu" else 20
+    limit_s = min(most_windows * time_s, timing.time_limit_s / 4)
     return Budget(pace.warm_up_s, time_s, limit_s, pace.windows, pace.patience_s, pace.precision)
 
 
-def _beside(row: MatmulRow) -> str:
+def _reference_key(row: MatmulRow) -> str:
     """Name of the reference among the contestants. The prefix avoids a clash with the same library
     as a kernel."""
     return f"reference: {row.reference_name}"
@@ -344,7 +354,6 @@ def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
 def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str) -> None:
     hot = summarise(repetitions, kernel, "hot")
     cold = summarise(repetitions, kernel, "cold")
-    own = [repetition for repetition in repetitions if repetition.implementation == kernel]
     on_cpu = row.threads is not None
     row.time_s = hot.low_s if on_cpu else hot.median_s
     row.median_time_s = row.hot_time_s = hot.median_s
@@ -354,14 +363,17 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str) -> N
     row.repetitions = hot.count
     if not on_cpu:
         row.unheld_repetitions = sum(
-            repetition.temperature == "hot" and not repetition.held for repetition in own
+            repetition.temperature == "hot" and not repetition.held
+            for repetition in repetitions
+            if repetition.implementation == kernel
         )
+    reference = _reference_key(row)
     if row.reference_name is not None:
-        beside = summarise(repetitions, _beside(row), "hot")
-        row.reference_time_s = beside.low_s if on_cpu else beside.median_s
-        row.reference_cold_time_s = summarise(repetitions, _beside(row), "cold").median_s
+        hot_reference = summarise(repetitions, reference, "hot")
+        row.reference_time_s = hot_reference.low_s if on_cpu else hot_reference.median_s
+        row.reference_cold_time_s = summarise(repetitions, reference, "cold").median_s
     row.clock_mhz = _mean_clock(repetitions, kernel)
-    row.reference_clock_mhz = _mean_clock(repetitions, _beside(row))
+    row.reference_clock_mhz = _mean_clock(repetitions, reference)
 
 
 def _mean_clock(repetitions: list[Repetition], implementation: str) -> float | None:
@@ -380,13 +392,14 @@ def _allocate(shape: Shape, form: Format, device: str) -> None:
     if is_gpu(device):
         torch.cuda.empty_cache()
     batch, m, n, k = shape
-    for rows, columns, dtype in ((m, k, form.operand), (k, n, form.operand), (m, n, form.output)):
-        block = torch.empty(batch, rows, columns, dtype=getattr(torch, dtype), device=device)
+    matrices = ((m, k, form.operand), (k, n, form.operand), (m, n, form.output))
+    for rows, columns, dtype in matrices:
+        matrix = torch.empty(batch, rows, columns, dtype=getattr(torch, dtype), device=device)
         if device == "cpu":
-            block.view(torch.uint8).fill_(1)
+            matrix.view(torch.uint8).fill_(1)
 
 
-def _one(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
+def _time_call(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
     """Times one call. Returns seconds, and the result if the kernel returns one."""
     synchronise(device)
     started = time.perf_counter()

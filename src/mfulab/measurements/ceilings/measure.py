@@ -45,7 +45,8 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
         samples = _memory(row, device, search)
     else:
         samples = _matmuls(row, config.device, config.precision, device, folder, search)
-    if clocks := [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]:
+    clocks = [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]
+    if clocks:
         row.clock_mhz = fmean(clocks)
     row.measured_s = time.perf_counter() - began
     row.probes = packed([*states, probe()], torch.get_num_threads())
@@ -55,7 +56,7 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
 
 def _matmuls(
     row: CeilingRow,
-    asked: DeviceConfig,
+    device_config: DeviceConfig,
     precision: PrecisionConfig,
     device: torch.device,
     folder: Path,
@@ -65,17 +66,15 @@ def _matmuls(
     that the device only emulates."""
     effective = use_precision(precision, device)
     reason = emulated(effective, device)
-    if reason and effective not in asked.peak_tflop_s:
+    if reason and effective not in device_config.peak_tflop_s:
         row.emulated = True
-        emulation = Said("emulated_by", {"why": reason, "precision": effective})
-        row.message = cell_of(emulation)
+        row.message = cell_of(Said("emulated_by", {"why": reason, "precision": effective}))
         return []
-    samples = sweep_matmuls(effective, device, search, _found_before(folder))
-    peak = peak_of(device, torch.get_num_threads(), effective, asked)
+    samples = sweep_matmuls(effective, device, search, _best_of_first_process(folder))
+    peak = peak_of(device, torch.get_num_threads(), effective, device_config)
     row.emulated = False
-    row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(
-        samples, device
-    )
+    fastest = fastest_matmul(samples, device)
+    row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest
     row.computed_tflop_s = peak.spec
     row.max_clock_tflop_s = peak.max_clock
     row.datasheet_tflop_s = peak.datasheet
@@ -86,17 +85,19 @@ def _matmuls(
     return samples
 
 
-def _found_before(folder: Path) -> tuple[str, str] | None:
+def _best_of_first_process(folder: Path) -> tuple[str, str] | None:
     """Library and shape of the best matmul that the run's first process found, so that later
     processes repeat only that. None if there is none yet."""
     first = base_name(folder.name)
+    if first == folder.name:
+        return None
     try:
-        (row,) = read_csv(folder.with_name(first) / "row.csv") if first != folder.name else ({},)
+        (row,) = read_csv(folder.with_name(first) / "row.csv")
     except (OSError, UnreadableError, ValueError):
         return None
-    with_ = row.get("measured_with")
+    library = row.get("measured_with")
     shape = row.get("measured_shape")
-    return (with_, shape) if with_ and shape else None
+    return (library, shape) if library and shape else None
 
 
 def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[dict[str, Any]]:

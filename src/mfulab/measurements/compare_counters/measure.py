@@ -2,12 +2,12 @@
 
 import collections
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from mfulab.core.errors import UnsupportedError, is_out_of_memory
 from mfulab.core.measurement import Measured
-from mfulab.core.said import Said, cell_of, joined
+from mfulab.core.said import Numbers, Said, cell_of, joined
 from mfulab.flops.counter import Operations
 from mfulab.measurements.compare_counters import CompareCountersConfig, Counter, CounterRow
 from mfulab.models.build import LogitsOnly, build, make_batch
@@ -40,12 +40,12 @@ def count_by(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> OtherC
     return a tensor and be in evaluation mode. Raises whatever the tool raises, and ImportError if
     it is not installed."""
     with redirect_stdout(StringIO()):
-        printed, unit, *uncounted = _counted(counter, model, inputs)
+        printed, unit, *uncounted = _tool_count(counter, model, inputs)
     factor = {"FLOP": 1, "MAC a sample": 2 * len(inputs)}.get(unit, 2)
     return OtherCount(printed, unit, factor * printed, dict(*uncounted))
 
 
-def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
+def _tool_count(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
     """Returns the number that a tool reports, its unit, and uncounted operators if the tool reports
     them."""
     match counter:
@@ -60,19 +60,20 @@ def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[
             from fvcore.nn import FlopCountAnalysis
 
             analysis = FlopCountAnalysis(model, inputs)
-            analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(
-                False
-            ).tracer_warnings("none")
+            analysis.unsupported_ops_warnings(False)
+            analysis.uncalled_modules_warnings(False)
+            analysis.tracer_warnings("none")
             return analysis.total(), "MAC, called FLOP", analysis.unsupported_ops()
         case "torch_profiler":
-            with torch.profiler.profile(with_flops=True) as seen:
+            with torch.profiler.profile(with_flops=True) as profiler:
                 model(inputs)
-            return sum(operator.flops for operator in seen.key_averages()), "FLOP"
+            return sum(operator.flops for operator in profiler.key_averages()), "FLOP"
         case "calflops":
             from calflops import calculate_flops
 
             silent = {"print_results": False, "print_detailed": False, "output_as_string": False}
-            return calculate_flops(model, args=[inputs], **silent)[0], "FLOP"
+            flops, *_ = calculate_flops(model, args=[inputs], **silent)
+            return flops, "FLOP"
         case "ptflops":
             from ptflops import get_model_complexity_info
 
@@ -87,13 +88,14 @@ def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[
         case "thop":
             from thop import profile
 
-            return profile(model, inputs=(inputs,), verbose=False)[0], "MAC"
+            macs, *_ = profile(model, inputs=(inputs,), verbose=False)
+            return macs, "MAC"
         case "deepspeed":
             from deepspeed.profiling.flops_profiler import get_model_profile
 
-            return get_model_profile(model, args=[inputs], print_profile=False, as_string=False)[
-                0
-            ], "FLOP"
+            silent = {"print_profile": False, "as_string": False}
+            flops, *_ = get_model_profile(model, args=[inputs], **silent)
+            return flops, "FLOP"
 
 
 @dataclass(frozen=True)
@@ -123,15 +125,15 @@ class Explanation:
 
 def _listed(kinds: Mapping[str, int]) -> Said:
     """Joins kinds of layers, each with its FLOPs, into one text."""
-    first, *others = (
+    named, *others = [
         Said("kind_of_layer", {"kind": name, "flops": flops}) for name, flops in kinds.items()
-    )
+    ]
     for other in others:
-        first = Said("and", {"first": first, "second": other})
-    return first
+        named = Said("and", {"first": named, "second": other})
+    return named
 
 
-MOST_DOUBTED = 2
+MOST_KINDS_WITH_DOUBLES = 2
 """Most kinds that an explanation with double counting may name; with more, any number has one."""
 
 
@@ -141,8 +143,10 @@ def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str,
     kinds = collections.Counter[str]()
     for key, total in operations.totals.items():
         if key.direction == "forward" and total.flops:
-            layer = type(model.get_submodule(key.layer)).__name__
-            kinds["attention" if "attention" in key.operator else layer] += total.flops
+            kind = type(model.get_submodule(key.layer)).__name__
+            if "attention" in key.operator:
+                kind = "attention"
+            kinds[kind] += total.flops
     return dict(kinds)
 
 
@@ -151,18 +155,26 @@ def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Expla
     operators can explain. `counted` are the tool's FLOPs, `kinds` ours per kind of layer. The
     remainder may be up to 8 × `other_flops`, since tools differ by a few FLOPs per element, and
     doubled MACs double them too."""
-    whole = sum(kinds.values())
+    total = sum(kinds.values())
+    for missing_names, doubled_names in _candidates(list(kinds)):
+        missing = {name: kinds[name] for name in missing_names}
+        twice = {name: kinds[name] for name in doubled_names}
+        remainder = counted - (total - sum(missing.values()) + sum(twice.values()))
+        if -1e-6 * total <= remainder <= 8 * other_flops:
+            return Explanation(missing, max(remainder, 0.0), True, twice)
+    return Explanation({}, counted - total, False)
+
+
+def _candidates(kinds: Sequence[str]) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+    """Yields kinds that a tool may leave out, and kinds that it may count twice; fewest kinds
+    first."""
     for size in range(len(kinds) + 1):
         for names in combinations(kinds, size):
             # No double counting first, as leaving out is the simpler explanation.
-            sizes = range(size + 1 if size <= MOST_DOUBTED else 1)
-            for doubled in chain.from_iterable(combinations(names, some) for some in sizes):
-                twice = {name: kinds[name] for name in doubled}
-                missing = {name: kinds[name] for name in names if name not in twice}
-                rest = counted - (whole - sum(missing.values()) + sum(twice.values()))
-                if -1e-6 * whole <= rest <= 8 * other_flops:
-                    return Explanation(missing, max(rest, 0.0), True, twice)
-    return Explanation({}, counted - whole, False)
+            most_doubled = size if size <= MOST_KINDS_WITH_DOUBLES else 0
+            for count in range(most_doubled + 1):
+                for doubled in combinations(names, count):
+                    yield [name for name in names if name not in doubled], doubled
 
 
 def measure(config: CompareCountersConfig, folder: Path) -> Measured:
@@ -171,11 +183,9 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     try:
         installed = version(PACKAGES.get(config.counter, config.counter))
     except PackageNotFoundError:
+        name = str(config.counter)
         raise UnsupportedError(
-            Said(
-                "counter_not_installed",
-                {"counter": str(config.counter), "package": str(config.counter)},
-            )
+            Said("counter_not_installed", {"counter": name, "package": name})
         ) from None
     ours = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     operations = ours.count.operations
@@ -189,17 +199,13 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise UnsupportedError(
-            Said(
-                "counter_cannot_count",
-                {
-                    "counter": str(config.counter),
-                    "version": str(installed),
-                    "model": config.model.name,
-                    "error": str(error),
-                },
-            )
-        ) from error
+        numbers: Numbers = {
+            "counter": str(config.counter),
+            "version": str(installed),
+            "model": config.model.name,
+            "error": str(error),
+        }
+        raise UnsupportedError(Said("counter_cannot_count", numbers)) from error
     row = CounterRow.of(
         config,
         version=installed,

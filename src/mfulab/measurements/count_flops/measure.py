@@ -36,12 +36,12 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     }
     _add_pass(row, config, "inference", intensities)
     with contextlib.suppress(UnsupportedError):  # the model has no blocks to recompute
-        again = count_model(
+        checkpointed = count_model(
             config.model, config.batch_size, config.sequence_length, checkpointing=True
         ).count
-        row.recomputed_flops = again.operations.sum("recomputed").executed_flops
-        row.checkpointed_activation_bytes = BYTES * again.saved.elements
-        row.checkpointed_peak_bytes = BYTES * again.peak.elements
+        row.recomputed_flops = checkpointed.operations.sum("recomputed").executed_flops
+        row.checkpointed_activation_bytes = BYTES * checkpointed.saved.elements
+        row.checkpointed_peak_bytes = BYTES * checkpointed.peak.elements
     write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
@@ -53,14 +53,11 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
                 _add_generation(row, config, intensities)
         rows = compare_formulas(counted.model, counted.count, size, length)
         write_csv(folder / "formulas.csv", rows)
-    row.intensities, row.layers = (
-        json.dumps(intensities),
-        json.dumps(_layers(counted.count.operations)),
-    )
-    nodes = [
-        (node.name, node.shape, node.saved, node.parameters, *flops)
-        for node, *flops in counted.count.graph
-    ]
+    row.intensities = json.dumps(intensities)
+    row.layers = json.dumps(_layers(counted.count.operations))
+    nodes = []
+    for node, forward, backward in counted.count.graph:
+        nodes.append((node.name, node.shape, node.saved, node.parameters, forward, backward))
     row.graph = json.dumps(nodes) if nodes else None
     return Measured(row, _operator_rows(counted.count.operations))
 
@@ -72,8 +69,8 @@ def _layers(operations: Operations) -> list[tuple[str, int]]:
     for key, totals in operations.totals.items():
         if key.direction == "forward" and totals.flops:
             flops[key.layer] = flops.get(key.layer, 0) + totals.flops
-    kept = sorted(flops, key=lambda layer: -flops[layer])[:MOST_LAYERS]
-    return [(layer, value) for layer, value in flops.items() if layer in kept]
+    largest = sorted(flops, key=lambda layer: -flops[layer])[:MOST_LAYERS]
+    return [(layer, value) for layer, value in flops.items() if layer in largest]
 
 
 def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
@@ -82,9 +79,12 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
     trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     operations = total.operations
     is_partial = total.saved_in_part
-    forward, backward, again = (
-        operations.sum(direction) for direction in ("forward", "backward", "recomputed")
-    )
+    forward = operations.sum("forward")
+    backward = operations.sum("backward")
+    recomputed = operations.sum("recomputed")
+    uncounted = None
+    if operations.uncounted:
+        uncounted = json.dumps(dict(operations.uncounted))
     return FlopsRow.of(
         config,
         message=cell_of(counted.message),
@@ -99,23 +99,21 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         forward_causal_flops=forward.causal_flops,
         backward_causal_flops=backward.causal_flops,
         # What the model recomputes by itself is executed even without checkpointing.
-        executed_backward_flops=backward.executed_flops + again.executed_flops,
-        useful_percent=counted.count.useful_percent,
+        executed_backward_flops=backward.executed_flops + recomputed.executed_flops,
+        useful_percent=total.useful_percent,
         optimizer_flops=OPTIMIZERS["adam"] * trainable,
         other_flops=forward.other_flops,
         other_backward_flops=backward.other_flops,
-        uncounted_operators=json.dumps(dict(operations.uncounted))
-        if operations.uncounted
-        else None,
-        unused_modules=", ".join(counted.count.unused) or None,
+        uncounted_operators=uncounted,
+        unused_modules=", ".join(total.unused) or None,
         forward_bytes=BYTES * forward.elements,
         backward_bytes=BYTES * backward.elements,
         activation_bytes=None if is_partial else BYTES * total.saved.elements,
         activation_fixed_bytes=None if is_partial else total.saved.fixed_bytes,
-        cpu_lstm_bytes=BYTES * counted.count.more_on_cpu.elements,
-        cpu_lstm_fixed_bytes=counted.count.more_on_cpu.fixed_bytes,
-        step_peak_bytes=BYTES * counted.count.peak.elements,
-        step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
+        cpu_lstm_bytes=BYTES * total.more_on_cpu.elements,
+        cpu_lstm_fixed_bytes=total.more_on_cpu.fixed_bytes,
+        step_peak_bytes=BYTES * total.peak.elements,
+        step_peak_fixed_bytes=total.peak.fixed_bytes,
     )
 
 
@@ -130,11 +128,14 @@ def _add_pass(
     columns = {
         "flops": total.flops,
         "causal_flops": total.causal_flops,
+        "bytes": BYTES * total.elements,
+        "peak_bytes": BYTES * peak.elements,
+        "peak_fixed_bytes": peak.fixed_bytes,
     }
-    columns |= {"bytes": BYTES * total.elements}
-    columns |= {"peak_bytes": BYTES * peak.elements, "peak_fixed_bytes": peak.fixed_bytes}
-    for name in FlopsRow.model_fields.keys() & {f"{mode}_{name}" for name in columns}:
-        setattr(row, name, columns[name.removeprefix(f"{mode}_")])
+    for name, value in columns.items():
+        column = f"{mode}_{name}"
+        if column in FlopsRow.model_fields:
+            setattr(row, column, value)
     intensities[mode] = _intensities(counted.count.operations, "forward")
 
 
@@ -161,8 +162,9 @@ def _intensities(operations: Operations, direction: str) -> Intensities:
             continue
         for flops, elements in ((total.executed_flops, total.elements), (0, total.other_elements)):
             if elements:
-                alike = sums.setdefault(f"{flops / elements:.3e}", [0, 0])
-                alike[0], alike[1] = alike[0] + flops, alike[1] + BYTES * elements
+                of_ratio = sums.setdefault(f"{flops / elements:.3e}", [0, 0])
+                of_ratio[0] += flops
+                of_ratio[1] += BYTES * elements
     return [(flops, size) for flops, size in sums.values()]
 
 

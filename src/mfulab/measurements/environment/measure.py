@@ -56,27 +56,29 @@ PACKAGES = (
 def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     """Returns one row. Columns are None if this machine does not report them."""
     device, _ = prepare(config.device)
-    here = cpu.cpu()
+    processor = cpu.cpu()
     logical = cpu.logical_cpus()
     gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.makers())), [])
-    for facts in gpus if is_gpu(device) else ():
-        facts.setdefault("sms", _sms(str(facts["uuid"])))
+    if is_gpu(device):
+        for facts in gpus:
+            facts.setdefault("sms", _sms(str(facts["uuid"])))
+    settings = {key: os.environ[key] for key in sorted(os.environ) if key.startswith(SETTINGS)}
     row = EnvironmentRow(
         device=device.type,
-        device_name=gpu.properties_of(device).name if is_gpu(device) else here.name,
+        device_name=gpu.properties_of(device).name if is_gpu(device) else processor.name,
         python=platform.python_version(),
         packages=json.dumps(packages()),
         operating_system=operating_system(),
-        cpu_name=here.name,
+        cpu_name=processor.name,
         cpu_physical_cores=cpu.physical_cores(logical),
         cpu_logical_cores=len(logical),
         cpu_machine_cores=psutil.cpu_count(),
         cpu_limit=cpu.cpu_limit(),
-        cpu_mhz=here.clock_mhz,
-        cpu_vector_flags=" ".join(cpu.vector_flags(here.flags)) or None,
+        cpu_mhz=processor.clock_mhz,
+        cpu_vector_flags=" ".join(cpu.vector_flags(processor.flags)) or None,
         memory_total_bytes=psutil.virtual_memory().total,
         memory_limit_bytes=cpu.memory_limit_bytes(),
-        virtual_machine=here.virtual,
+        virtual_machine=processor.virtual,
         blas_threads=json.dumps(blas_threads()),
         gpus=json.dumps(gpus) if gpus else None,
         driver=next(filter(None, (vendor.driver() for vendor in vendors.makers())), None),
@@ -84,9 +86,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         cpu_governor=cpu.governor(),
         cpu_turbo=cpu.turbo(),
         huge_pages=cpu.huge_pages(),
-        thread_settings=json.dumps(
-            {key: os.environ[key] for key in sorted(os.environ) if key.startswith(SETTINGS)}
-        ),
+        thread_settings=json.dumps(settings),
     )
     # on a GPU none is left unused, and probing would initialise CUDA only to describe the machine
     if device.type == "cpu":

@@ -27,7 +27,7 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     form = rounding.ROUNDED[name]
     length = min(config.sum_length, int(rounding.largest(form)))
     values = rounding.terms(form, length, config.seed)
-    squared, factored = rounding.difference_of_squares(form, config.seed)
+    squared_error, factored_error = rounding.difference_of_squares(form, config.seed)
     scattered = modes.across_binades(form, SCATTERED, config.seed)
     row = NumberFormatsRow.of(
         config,
@@ -37,8 +37,8 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         sum_length=length,
         **_sum_errors(form, values),
         relative_tolerance=modes.relative_tolerance(form, scattered),
-        squares_difference_error=squared,
-        factored_difference_error=factored,
+        squares_difference_error=squared_error,
+        factored_difference_error=factored_error,
     )
     return Measured(row)
 

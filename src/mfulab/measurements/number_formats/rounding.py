@@ -36,20 +36,18 @@ def _through(dtype: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _to_tf32(values: torch.Tensor) -> torch.Tensor:
     """Rounds to a significand of 10 explicit bits, to nearest with ties to even."""
-    words = values.to(torch.float32).contiguous().view(torch.int32)
-    kept = words + 0xFFF + ((words >> 13) & 1) & ~0x1FFF
-    return torch.where(values.isfinite(), kept.view(torch.float32), values.to(torch.float32)).to(
-        torch.float64
-    )
+    in_float32 = values.to(torch.float32)
+    bits = in_float32.contiguous().view(torch.int32)
+    rounded_bits = bits + 0xFFF + ((bits >> 13) & 1) & ~0x1FFF
+    rounded = torch.where(values.isfinite(), rounded_bits.view(torch.float32), in_float32)
+    return rounded.to(torch.float64)
 
 
-ROUNDED = {
-    form.name: NumberFormat(
-        form.name, form.bits, _to_tf32 if form.name == "tf32" else _through(form.operand)
-    )
-    for form in formats.FORMATS.values()
-    if form.is_floating
-}
+ROUNDED: dict[str, NumberFormat] = {}
+for _form in formats.FORMATS.values():
+    if _form.is_floating:
+        _round = _to_tf32 if _form.name == "tf32" else _through(_form.operand)
+        ROUNDED[_form.name] = NumberFormat(_form.name, _form.bits, _round)
 
 
 @cache
@@ -162,9 +160,8 @@ def difference_of_squares(form: NumberFormat, seed: int) -> tuple[float, float]:
     near = form.round(1 + math.sqrt(epsilon(form)) * terms(form, 2, seed))
     a, b = near[near[:, 0] != near[:, 1]].T
     pairs = zip(a.tolist(), b.tolist(), strict=True)
-    exact = torch.tensor(
-        [float(Fraction(x) ** 2 - Fraction(y) ** 2) for x, y in pairs], dtype=torch.float64
-    )
+    differences = [float(Fraction(x) ** 2 - Fraction(y) ** 2) for x, y in pairs]
+    exact = torch.tensor(differences, dtype=torch.float64)
     squared = form.round(form.round(a * a) - form.round(b * b))
     factored = form.round(form.round(a - b) * form.round(a + b))
     return relative_error(squared, exact), relative_error(factored, exact)

@@ -31,9 +31,8 @@ def rounded(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor, mode: s
     excess = (total - nearest) + lost  # exact, as the two are within a spacing of each other
     mantissa, exponent = torch.frexp(nearest)
     smallest = smallest_subnormal(form)
-    step = torch.exp2(
-        torch.clamp(exponent.double() - 1 - mantissa_bits(form), min=math.log2(smallest))
-    )
+    last_place = exponent.double() - 1 - mantissa_bits(form)
+    step = torch.exp2(torch.clamp(last_place, min=math.log2(smallest)))
     # The spacing just below a power of two is half of that above it.
     inner = torch.where(mantissa.abs() == 0.5, step / 2, step).clamp(min=smallest)
     upwards = torch.where(nearest >= 0, step, inner)
@@ -52,9 +51,9 @@ def sums(form: NumberFormat, values: torch.Tensor) -> dict[str, torch.Tensor]:
     → mode → [trials]."""
     totals = {mode: torch.zeros(len(values), dtype=torch.float64) for mode in MODES}
     for column in values.T:
-        totals = {
-            mode: rounded(form, *two_sum(total, column), mode) for mode, total in totals.items()
-        }
+        for mode in MODES:
+            total, lost = two_sum(totals[mode], column)
+            totals[mode] = rounded(form, total, lost, mode)
     return totals
 
 
@@ -65,9 +64,8 @@ def across_binades(form: NumberFormat, count: int, seed: int) -> torch.Tensor:
     low = max(2 - bias(form), -1000)
     high = min(bias(form) - 1, 1000)
     exponents = torch.randint(low, high, (count,), generator=generator).to(torch.float64)
-    return form.round(
-        (1 + torch.rand(count, generator=generator, dtype=torch.float64)) * torch.exp2(exponents)
-    )
+    significands = 1 + torch.rand(count, generator=generator, dtype=torch.float64)
+    return form.round(significands * torch.exp2(exponents))
 
 
 def relative_tolerance(form: NumberFormat, values: torch.Tensor) -> float:

@@ -48,8 +48,10 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
         walk = hand_walk(pattern, size)
     elif pattern in FILES:
         walk = file_walk(pattern, size, folder, config.seed)
+    elif on_gpu:
+        walk = device_walk(pattern, size, config.seed)
     else:
-        walk = (device_walk if on_gpu else host_walk)(pattern, size, config.seed)
+        walk = host_walk(pattern, size, config.seed)
     levels = caches()
     if on_gpu:  # L1 shares its memory with shared memory
         properties = torch.cuda.get_device_properties(device)
@@ -66,9 +68,8 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
         measured_s=sum(times),
         **rates(walk, times, clock),
     )
-    return Measured(
-        row, [{"window": 0, "sample": at, "time_s": time} for at, time in enumerate(times)]
-    )
+    samples = [{"window": 0, "sample": index, "time_s": time} for index, time in enumerate(times)]
+    return Measured(row, samples)
 
 
 def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> dict[str, float | None]:
@@ -85,8 +86,8 @@ def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> dict[str, 
 
 def level_of(size: int, levels: dict[str, int]) -> str:
     """Name of the smallest cache that holds `size` bytes, or `memory` if none does."""
-    fitting = {name: held for name, held in levels.items() if size <= held}
-    return min(fitting, key=fitting.__getitem__) if fitting else MEMORY
+    fitting = {name: capacity for name, capacity in levels.items() if size <= capacity}
+    return min(fitting, key=fitting.__getitem__, default=MEMORY)
 
 
 def _times(walk: Walk, device: torch.device, on_host: bool) -> tuple[list[float], float | None]:
@@ -101,5 +102,6 @@ def _times(walk: Walk, device: torch.device, on_host: bool) -> tuple[list[float]
 
     timer = DeviceTimer(device)
     repetitions = [timer.time(walk.call, 3) for _ in range(REPETITIONS)]
+    times = [timed.time_s for timed in repetitions]
     clocks = [timed.clock_mhz for timed in repetitions if timed.clock_mhz is not None]
-    return [timed.time_s for timed in repetitions], statistics.fmean(clocks) if clocks else None
+    return times, statistics.fmean(clocks) if clocks else None

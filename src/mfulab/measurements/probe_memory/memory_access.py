@@ -14,13 +14,13 @@ import numba
 import numpy as np
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.device import GPU
 
 LINE = 8  # elements of 8 bytes in a line of 64
 # fewest and most steps of a pointer chase in one call; the next call continues from there
-CHASED = (1 << 16, 1 << 20)
-WALKED = 1 << 18  # fewest elements of any other walk in one call
+CHASE_STEPS = (1 << 16, 1 << 20)
+WALK_ELEMENTS = 1 << 18  # fewest elements of any other walk in one call
 # patterns that call CUDA's runtime directly; its calls return when they are done
 BY_HAND = ("cuda_malloc", "cuda_memcpy")
 FILES = {"page_cache": 4096, "disk": 32}  # walk through a file → reads per call
@@ -41,13 +41,13 @@ class Walk:
 
 
 @numba.njit
-def chase(following, place, steps):
-    """Follows `steps` links of a pointer chase from place[0], and stores the end there. Each step
+def chase(following, position, steps):
+    """Follows `steps` links of a pointer chase from position[0], and stores the end there. Each step
     needs the one before, so nothing can be prefetched."""
-    at = place[0]
+    index = position[0]
     for _ in range(steps):
-        at = following[at]
-    place[0] = at
+        index = following[index]
+    position[0] = index
 
 
 @numba.njit
@@ -56,8 +56,8 @@ def in_order(values, stride, rounds):
     processor can prefetch."""
     total = 0
     for _ in range(rounds):
-        for place in range(0, len(values), stride):
-            total += values[place]
+        for index in range(0, len(values), stride):
+            total += values[index]
     return total
 
 
@@ -73,11 +73,11 @@ def by_rows(matrix, rounds):
     return total
 
 
-def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
-    """Returns int64 [places · spacing], where each multiple of `spacing` holds the next index of
+def cycle(count: int, spacing: int, seed: int) -> np.ndarray:
+    """Returns int64 [count · spacing], where each multiple of `spacing` holds the next index of
     one random cycle through all of them (Sattolo, 1986). All other elements are 0."""
-    order = np.random.default_rng(seed).permutation(places) * spacing
-    following = np.zeros(places * spacing, np.int64)
+    order = np.random.default_rng(seed).permutation(count) * spacing
+    following = np.zeros(count * spacing, np.int64)
     following[order] = np.roll(order, -1)
     return following
 
@@ -88,17 +88,14 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     elements = working_set_bytes // 8
     if pattern == "random":
         following = cycle(elements // LINE, LINE, seed)
-        place = np.zeros(1, np.int64)
+        position = np.zeros(1, np.int64)
         steps = _steps(elements)
-        return Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8)
+        return Walk(lambda: chase(following, position, steps), steps, steps * LINE * 8)
     values = np.arange(elements, dtype=np.int64)
-    rounds = math.ceil(WALKED / elements)
+    rounds = math.ceil(WALK_ELEMENTS / elements)
     if pattern == "strided":
-        return Walk(
-            lambda: in_order(values, LINE, rounds),
-            rounds * (elements // LINE),
-            rounds * elements * 8,
-        )
+        accesses = rounds * (elements // LINE)
+        return Walk(lambda: in_order(values, LINE, rounds), accesses, rounds * elements * 8)
     if pattern not in ("sequential", "rows", "columns"):
         raise UnsupportedError(Said("walk_of_gpu", {"pattern": pattern}))
     side = math.isqrt(elements)
@@ -113,9 +110,8 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
     page cache, or whole pages past it for `disk`. Raises UnsupportedError if the file system does
     not allow it."""
     page = mmap.PAGESIZE
-    places = (
-        np.random.default_rng(seed).permutation(working_set_bytes // page)[: FILES[pattern]] * page
-    ).tolist()
+    pages = np.random.default_rng(seed).permutation(working_set_bytes // page)
+    offsets = (pages[: FILES[pattern]] * page).tolist()
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             for _ in range(max(1, working_set_bytes >> 20)):
@@ -129,16 +125,16 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
         target = mmap.mmap(-1, page)  # page-aligned, as O_DIRECT requires
 
         def read() -> None:
-            for place in places:
-                os.preadv(descriptor, [target], place) if direct else os.pread(descriptor, 8, place)
+            for offset in offsets:
+                if direct:
+                    os.preadv(descriptor, [target], offset)
+                else:
+                    os.pread(descriptor, 8, offset)
 
-        return Walk(read, len(places), len(places) * page)
+        return Walk(read, len(offsets), len(offsets) * page)
     except OSError as error:
-        raise UnsupportedError(
-            Said(
-                "no_file_to_read", {"pattern": pattern, "folder": str(folder), "error": str(error)}
-            )
-        ) from error
+        numbers: Numbers = {"pattern": pattern, "folder": str(folder), "error": str(error)}
+        raise UnsupportedError(Said("no_file_to_read", numbers)) from error
 
 
 def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
@@ -172,12 +168,14 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
 
     chase_kernel = cuda.jit(chase.py_func)  # by one thread
     following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
-    places = device_array(following)
-    place = device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
+    links = device_array(following)
+    position = device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
     steps = _steps(elements)
-    return Walk(
-        lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8
-    )
+
+    def call() -> None:
+        chase_kernel[1, 1, current_stream()](links, position, steps)
+
+    return Walk(call, steps, steps * LINE * 8)
 
 
 def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
@@ -186,45 +184,33 @@ def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
     CUDA's message if a call fails."""
     from cuda.bindings import runtime
 
-    here = np.ones(working_set_bytes, np.uint8)
+    host = np.ones(working_set_bytes, np.uint8)
     kinds = runtime.cudaMemcpyKind
     success = runtime.cudaError_t.cudaSuccess
 
     def checked(answer: tuple[Any, ...]) -> Any:
         code, *result = answer
         if code != success:
-            raise UnsupportedError(
-                Said(
-                    "cuda_refused",
-                    {
-                        "pattern": pattern,
-                        "error": str(runtime.cudaGetErrorString(code)[1].decode()),
-                        "name": code.name,
-                    },
-                )
-            )
+            message = runtime.cudaGetErrorString(code)[1].decode()
+            numbers: Numbers = {"pattern": pattern, "error": str(message), "name": code.name}
+            raise UnsupportedError(Said("cuda_refused", numbers))
         return result[0] if result else None
 
     def call() -> None:
-        there = checked(runtime.cudaMalloc(here.nbytes))
+        size = host.nbytes
+        device = checked(runtime.cudaMalloc(size))
         try:
             if pattern == "cuda_memcpy":
-                checked(
-                    runtime.cudaMemcpy(
-                        there, here.ctypes.data, here.nbytes, kinds.cudaMemcpyHostToDevice
-                    )
-                )
-                checked(
-                    runtime.cudaMemcpy(
-                        here.ctypes.data, there, here.nbytes, kinds.cudaMemcpyDeviceToHost
-                    )
-                )
+                address = host.ctypes.data
+                checked(runtime.cudaMemcpy(device, address, size, kinds.cudaMemcpyHostToDevice))
+                checked(runtime.cudaMemcpy(address, device, size, kinds.cudaMemcpyDeviceToHost))
         finally:
-            checked(runtime.cudaFree(there))
+            checked(runtime.cudaFree(device))
 
     return Walk(call, working_set_bytes // 8, working_set_bytes)
 
 
 def _steps(elements: int) -> int:
-    """Steps of a pointer chase in one call: one cycle, within the limits of CHASED."""
-    return min(max(CHASED[0], elements // LINE), CHASED[1])
+    """Steps of a pointer chase in one call: one cycle, within the limits of CHASE_STEPS."""
+    fewest, most = CHASE_STEPS
+    return min(max(fewest, elements // LINE), most)

@@ -38,13 +38,13 @@ class ProfileStepConfig(ModelStepConfig):
 
     def conflicts(self) -> Iterator[str]:
         """Yields a reason for each pair of values that cannot be combined."""
-        several = (
-            f"parallel.processes={self.parallel.processes}" if self.parallel.processes > 1 else ""
-        )
-        if several and self.workload.mode != "training":
-            yield f"{several} with mode={self.workload.mode}: only training"
-        if several and (workers := self.workload.loader_workers):
-            yield f"{several} with workload.loader_workers={workers}: ranks start no processes of their own"
+        workers = self.workload.loader_workers
+        processes = f"parallel.processes={self.parallel.processes}"
+        is_parallel = self.parallel.processes > 1
+        if is_parallel and self.workload.mode != "training":
+            yield f"{processes} with mode={self.workload.mode}: only training"
+        if is_parallel and workers:
+            yield f"{processes} with workload.loader_workers={workers}: ranks start no processes of their own"
         if self.execution.quantisation != "none" and self.workload.mode == "training":
             yield f"execution.quantisation={self.execution.quantisation} with mode=training: only inference"
         if self.model.pruning != "none" and self.workload.mode == "training":
@@ -53,16 +53,16 @@ class ProfileStepConfig(ModelStepConfig):
     def missing(self) -> Iterator[str]:
         """Yields the reason if `workload.loader_file` does not exist or is smaller than one
         sample."""
-        named = self.workload.loader_file
-        if named is None:
+        file = self.workload.loader_file
+        if file is None:
             return
-        if not Path(named).is_file():
-            yield f"workload.loader_file={named}: no such file."
+        if not Path(file).is_file():
+            yield f"workload.loader_file={file}: no such file."
             return
         sample_bytes = self.model.sample_bytes(self.sequence_length)
-        file_bytes = Path(named).stat().st_size
+        file_bytes = Path(file).stat().st_size
         if file_bytes < sample_bytes:
-            yield f"workload.loader_file={named}: {file_bytes} bytes, and one sample takes {sample_bytes}."
+            yield f"workload.loader_file={file}: {file_bytes} bytes, and one sample takes {sample_bytes}."
 
 
 class ProfileRow(TimedRow):

@@ -31,7 +31,7 @@ from mfulab.tracing import operators
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.modules import column_of
 
-KEPT_S = 0.2  # length of the window in which the allocator keeps freed memory
+KEPT_MEMORY_S = 0.2  # length of the window in which the allocator keeps freed memory
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Run:
         return self.instruments.device  # type: ignore[no-any-return]
 
     @property
-    def several(self) -> bool:
+    def is_parallel(self) -> bool:
         """True if several ranks train together."""
         return self.config.parallel.processes > 1
 
@@ -66,8 +66,9 @@ class Run:
     @property
     def traced_steps(self) -> int:
         """Number of steps in a traced pass. All ranks compute the same number."""
-        most = 10 if self.instruments.on_gpu else 3
-        return max(1, min(most, round(self.pace.traced_s / self.observed.agreed_s)))
+        most_steps = 10 if self.instruments.on_gpu else 3
+        fitting_steps = round(self.pace.traced_s / self.observed.agreed_s)
+        return max(1, min(most_steps, fitting_steps))
 
 
 class Pass(NamedTuple):
@@ -115,7 +116,7 @@ def memory(run: Run) -> None:
     run.readings["memory_bytes"] = run.instruments.memory.read()
 
 
-@fills("sent_bytes", where=lambda run: run.several)
+@fills("sent_bytes", where=lambda run: run.is_parallel)
 def traffic(run: Run) -> None:
     """Counts the bytes that a rank sends in a step."""
     run.readings["sent_bytes"] = parallel.sent_bytes(run.step.call, run.traced_steps)
@@ -125,21 +126,15 @@ def traffic(run: Run) -> None:
 def no_trace(run: Run) -> None:
     """Sets the reason why a run has no trace."""
     if run.config.execution.mode in frameworks.PACKAGES:
-        unseen = of_source(f"execution={run.config.execution.name}", Said("profiler_blind"))
-        run.readings |= operators.untraced(unseen)
+        reason = of_source(f"execution={run.config.execution.name}", Said("profiler_blind"))
+        run.readings |= operators.untraced(reason)
     else:
         run.readings |= operators.untraced()
 
 
 @fills(
-    *(
-        *operators.READ,
-        "uncounted_operators",
-        "top_kernels",
-        "top_other_operators",
-        "spent",
-        "modules",
-    ),
+    *operators.READ,
+    *("uncounted_operators", "top_kernels", "top_other_operators", "spent", "modules"),
     *("executed_ratio", "issued_ratio", "misaligned"),
     where=_is_traced,
 )
@@ -155,19 +150,16 @@ def trace(run: Run) -> None:
     folder = run.instruments.folder
     row.uncounted_operators = operators.uncounted_operators(traced)
     if run.analysis is not None:
-        row.top_kernels, row.top_other_operators = (
-            run.analysis.top_kernels(),
-            run.analysis.top_other_operators(),
-        )
-        row.spent, row.misaligned = json.dumps(run.analysis.spent), run.analysis.misaligned()
+        row.top_kernels = run.analysis.top_kernels()
+        row.top_other_operators = run.analysis.top_other_operators()
+        row.spent = json.dumps(run.analysis.spent)
+        row.misaligned = run.analysis.misaligned()
         row.executed_ratio, row.issued_ratio = run.analysis.ratios().values()
-    if profile.operators and run.config.execution.mode == "eager" and not run.several:
-        again = (
-            None
-            if run.pace.is_traced_once
-            else operators.trace_modules(run.step.call, run.device, 1)
-        )
-        row.modules = column_of(operators.modules_of(again or traced))
+    if profile.operators and run.config.execution.mode == "eager" and not run.is_parallel:
+        trace_with_modules = traced
+        if not run.pace.is_traced_once:
+            trace_with_modules = operators.trace_modules(run.step.call, run.device, 1)
+        row.modules = column_of(operators.modules_of(trace_with_modules))
     if profile.operators:
         write_csv(
             folder / "operators.csv", operators.operator_table(traced), operators.OPERATOR_COLUMNS
@@ -214,15 +206,14 @@ def allocator_states(run: Run) -> None:
     if faults is None or not are_noticed((faults.value or 0) * time_s, time_s):
         return
     row.page_fault_s = allocator.page_fault_s()
-    if run.several or not run.is_first:  # ranks would have to agree on the steps
+    if run.is_parallel or not run.is_first:  # ranks would have to agree on the steps
         return
     with allocator.kept_memory() as is_kept:
         if is_kept:
             run.step.call()
             run.step.call()
-            row.kept_memory_time_s = measure_window(
-                run.step.call, run.instruments.clock, KEPT_S, time_s
-            ).median_s
+            window = measure_window(run.step.call, run.instruments.clock, KEPT_MEMORY_S, time_s)
+            row.kept_memory_time_s = window.median_s
 
 
 @fills(
@@ -247,23 +238,28 @@ def recompilations(run: Run) -> None:
     length = config.sequence_length
     sizes = range(config.batch_size, config.batch_size + count)
     batches = [make_batch(config.model, size, length, device=device, dtype=dtype) for size in sizes]
-    inputs = [execution.arrange(model, varied, config.execution)[1].inputs for varied in batches]
+    inputs = []
+    for unarranged in batches:
+        _, arranged = execution.arrange(model, unarranged, config.execution)
+        inputs.append(arranged.inputs)
     with torch.no_grad(), steps.autocast(config.precision, device):
         if compiles:  # a graph break is a place at which torch.compile falls back to Python
             row.graph_breaks = explain(model)(inputs[0]).graph_break_count
         torch.compiler.reset()  # discards what was compiled while timing
         # number of compiled graphs before the calls, then after each call
-        made = [counters["stats"]["unique_graphs"]]
+        graph_counts = [counters["stats"]["unique_graphs"]]
         synchronise(device)
         began = time.perf_counter()
         for samples in inputs:
             call(samples)
-            made.append(counters["stats"]["unique_graphs"])
+            graph_counts.append(counters["stats"]["unique_graphs"])
     synchronise(device)
-    row.varied_calls, row.varied_s = count, time.perf_counter() - began
+    row.varied_s = time.perf_counter() - began
+    row.varied_calls = count
     if compiles:
-        row.graphs = made[-1] - made[0]
-        row.recompilations = sum(before < after for before, after in itertools.pairwise(made[1:]))
+        row.graphs = graph_counts[-1] - graph_counts[0]
+        after_calls = itertools.pairwise(graph_counts[1:])
+        row.recompilations = sum(before < after for before, after in after_calls)
 
 
 @fills(
@@ -286,12 +282,13 @@ def losses(run: Run) -> None:
         return
     torch.manual_seed(config.seed)
     model, batch, facts = steps.prepare_model(config, run.device)
-    exact = {
+    in_float64 = {
         "precision": PrecisionConfig(name="fp64", dtype="float64"),
         "execution": ExecutionConfig(name="eager"),
     }
+    exact_config = config.model_copy(update=in_float64)
     prepared = steps.PreparedModel(model.double(), batch.double(), facts)
-    run.row.exact_losses = first_losses(config.model_copy(update=exact), prepared)
+    run.row.exact_losses = first_losses(exact_config, prepared)
 
 
 @fills(
@@ -311,16 +308,16 @@ def exact_output(run: Run) -> None:
     torch.manual_seed(config.seed)
     model, _ = steps.make_model(config, run.device)
     with torch.no_grad():
-        if callable(exact_of := getattr(model, "exact", None)):
-            exact = exact_of(batch.inputs)
+        own_exact = getattr(model, "exact", None)
+        if callable(own_exact):
+            exact = own_exact(batch.inputs)
         else:
             exact = first_tensor(model.eval().double()(batch.double().inputs))
     weights = [weight for weight in model.parameters() if weight.ndim > 1]
-    deepest = max((weight[0].numel() for weight in weights), default=1)
-    tolerance = max(1, len(weights)) * config.precision.form.tolerance(deepest)
-    row.relative_error = float(
-        torch.linalg.vector_norm(output.double() - exact) / torch.linalg.vector_norm(exact)
-    )
+    longest_sum = max((weight[0].numel() for weight in weights), default=1)
+    tolerance = max(1, len(weights)) * config.precision.form.tolerance(longest_sum)
+    error_norm = torch.linalg.vector_norm(output.double() - exact)
+    row.relative_error = float(error_norm / torch.linalg.vector_norm(exact))
     if not row.relative_error <= tolerance:  # written so that NaN counts as wrong
         row.status = "incorrect"
         row.time_s = None

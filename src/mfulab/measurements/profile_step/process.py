@@ -11,7 +11,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.device import allocator, identity
 from mfulab.device.compute import agreed, is_first_rank, prepare, require_float64, use_precision
 from mfulab.device.gpu import restriction_of
@@ -39,12 +39,12 @@ def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Ana
         if "not implemented for" not in str(error):
             raise
         device = identity.resolve(config.device.type)
-        raise UnsupportedError(
-            Said(
-                "precision_refused",
-                {"precision": config.precision.name, "device": str(device), "error": str(error)},
-            )
-        ) from error
+        numbers: Numbers = {
+            "precision": config.precision.name,
+            "device": str(device),
+            "error": str(error),
+        }
+        raise UnsupportedError(Said("precision_refused", numbers)) from error
 
 
 def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
@@ -87,13 +87,14 @@ def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
     device, _ = prepare(config.device, settled=False)
     effective_precision = use_precision(config.precision, device)
     torch.manual_seed(config.seed)
-    pace = replace(
-        pace_for(device.type, config.timing), turn=max(1, config.workload.loader_workers)
-    )
+    turn = max(1, config.workload.loader_workers)
+    pace = replace(pace_for(device.type, config.timing), turn=turn)
     # if one rank timed further windows, it would wait forever for the others
     if config.parallel.processes > 1:
         pace = replace(pace, patience_s=0.0, precision=None)
-    return device, "int8" if config.execution.multiplies_integers else effective_precision, pace
+    if config.execution.multiplies_integers:
+        effective_precision = "int8"
+    return device, effective_precision, pace
 
 
 def _warm_up_and_time(
@@ -151,15 +152,16 @@ def _row(
 
 def _samples(config: ProfileStepConfig, observed: Observation) -> list[dict[str, object]]:
     """One row per step of all windows; `counted` is False for steps of discarded windows."""
-    return [
-        {
-            "replicate": config.replicate,
-            "window": number,
-            "sample": place,
-            "time_s": seconds,
-            "counted": counted,
-        }
-        for counted, timed in ((True, observed.windows), (False, observed.discarded))
-        for number, window in enumerate(timed)
-        for place, seconds in enumerate(window.step_times_s)
-    ]
+    samples = list[dict[str, object]]()
+    for is_counted, windows in ((True, observed.windows), (False, observed.discarded)):
+        for number, window in enumerate(windows):
+            for index, seconds in enumerate(window.step_times_s):
+                sample: dict[str, object] = {
+                    "replicate": config.replicate,
+                    "window": number,
+                    "sample": index,
+                    "time_s": seconds,
+                    "counted": is_counted,
+                }
+                samples.append(sample)
+    return samples

@@ -41,36 +41,37 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     too few devices or a rank cannot run the step, and RuntimeError with the message of a rank that
     failed."""
     job = config.parallel
-    wanted = config.device
+    requested = config.device
     device = torch.device(identity.resolve(config.device.type))
     if config.execution.mode != "eager":
         raise UnsupportedError(Said("processes_run_eagerly", {"execution": config.execution.name}))
-    threads = None
+    threads = requested.threads
     devices = float(job.processes)
     if is_gpu(device):
         require_cuda(device, f"parallel.processes={job.processes}")
         parallel.require_devices(job, torch.cuda.device_count(), Said("a_gpu"))
     else:
-        threads = parallel.threads_per_rank(job, wanted)
-        devices = (
-            job.processes if wanted.threads else job.processes * threads / parallel.usable_cores()
-        )
-    rank_config = config.model_copy(
-        update={"device": wanted.model_copy(update={"threads": threads or wanted.threads})}
-    )
+        threads = parallel.threads_per_rank(job, requested)
+        if not requested.threads:
+            devices = job.processes * threads / parallel.usable_cores()
+    rank_device = requested.model_copy(update={"threads": threads})
+    rank_config = config.model_copy(update={"device": rank_device})
     # next to the row, as this is the only folder that all nodes of a cluster share
-    place = folder / "ranks"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    write_text(place / CONFIG, rank_config.model_dump_json(by_alias=True))
+    job_folder = folder / "ranks"
+    shutil.rmtree(job_folder, ignore_errors=True)
+    job_folder.mkdir()
+    write_text(job_folder / CONFIG, rank_config.model_dump_json(by_alias=True))
     try:
-        (_over_nodes if job.nodes > 1 else _on_this_machine)(job, place)
-        ranks = [read_json(place / str(rank) / REPORT) for rank in range(job.processes)]
+        if job.nodes > 1:
+            _over_nodes(job, job_folder)
+        else:
+            _on_this_machine(job, job_folder)
+        ranks = [read_json(job_folder / str(rank) / REPORT) for rank in range(job.processes)]
         shutil.copytree(
-            place / "0", folder, ignore=shutil.ignore_patterns(REPORT), dirs_exist_ok=True
+            job_folder / "0", folder, ignore=shutil.ignore_patterns(REPORT), dirs_exist_ok=True
         )
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(job_folder, ignore_errors=True)
     row = _row(ranks, devices, job.nodes)
     with torch.device("meta"):
         model = build(config.model).to(dtype=parameter_dtype(config.precision))
@@ -80,17 +81,17 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     return Measured(row, ranks[0]["samples"])
 
 
-def _on_this_machine(job: ParallelConfig, place: Path) -> None:
-    """Runs all ranks as processes of this machine, which meet at a file in `place`."""
-    meeting = f"file:{place / 'store'}"
+def _on_this_machine(job: ParallelConfig, job_folder: Path) -> None:
+    """Runs all ranks as processes of this machine, which meet at a file in `job_folder`."""
+    meeting = f"file:{job_folder / 'store'}"
     try:
-        parallel.run_ranks(_rank, (meeting, place), job.processes)
+        parallel.run_ranks(_rank, (meeting, job_folder), job.processes)
     except RuntimeError as error:
-        _raise_unsupported(place, error)
+        _raise_unsupported(job_folder, error)
         raise
 
 
-def _over_nodes(job: ParallelConfig, place: Path) -> None:
+def _over_nodes(job: ParallelConfig, job_folder: Path) -> None:
     """Runs all ranks by srun, which meet at a TCP store of this node. Raises UnsupportedError
     without srun."""
     if shutil.which("srun") is None:
@@ -98,55 +99,57 @@ def _over_nodes(job: ParallelConfig, place: Path) -> None:
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
     meeting = f"tcp:{socket.gethostname()}:{store.port}"
     tasks = ("srun", f"--nodes={job.nodes}", f"--ntasks={job.processes}", "--kill-on-bad-exit=1")
-    command = [*tasks, sys.executable, "-m", __name__, meeting, str(place)]
-    done = subprocess.run(
+    command = [*tasks, sys.executable, "-m", __name__, meeting, str(job_folder)]
+    finished = subprocess.run(
         command, stdout=None, stderr=subprocess.PIPE, text=True, errors="replace", check=False
     )
-    say(done.stderr, end="", file=sys.stderr)
-    if done.returncode:
-        _raise_unsupported(place)
-        errors = [line for line in done.stderr.splitlines() if "Error: " in line] or [
-            f"exit status {done.returncode}"
-        ]
-        first = errors[0].partition("Error: ")[2]
-        raise RuntimeError(f"a rank failed: {first or errors[0]}")
+    say(finished.stderr, end="", file=sys.stderr)
+    if finished.returncode:
+        _raise_unsupported(job_folder)
+        reason = f"exit status {finished.returncode}"
+        errors = [line for line in finished.stderr.splitlines() if "Error: " in line]
+        if errors:
+            message = errors[0].partition("Error: ")[2]
+            reason = message or errors[0]
+        raise RuntimeError(f"a rank failed: {reason}")
 
 
-def _raise_unsupported(place: Path, cause: BaseException | None = None) -> None:
+def _raise_unsupported(job_folder: Path, cause: BaseException | None = None) -> None:
     """Raises the UnsupportedError that a rank left in its folder, if any."""
-    for left in sorted(place.glob(f"*/{UNSUPPORTED}")):
-        raise UnsupportedError(from_json(read_json(left))) from cause
+    for path in sorted(job_folder.glob(f"*/{UNSUPPORTED}")):
+        raise UnsupportedError(from_json(read_json(path))) from cause
 
 
-def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> None:
+def _rank(rank: int, meeting: str, job_folder: Path, local: int | None = None) -> None:
     """Runs one rank's step. Writes its report, or the reason why the step cannot run, to the rank's
     folder."""
     try:
-        _measure_rank(rank, meeting, place, local)
+        _measure_rank(rank, meeting, job_folder, local)
     except UnsupportedError as error:
-        write_json(place / str(rank) / UNSUPPORTED, as_json(error.said))
+        write_json(job_folder / str(rank) / UNSUPPORTED, as_json(error.said))
         raise
 
 
-def _measure_rank(rank: int, meeting: str, place: Path, local: int | None) -> None:
+def _measure_rank(rank: int, meeting: str, job_folder: Path, local: int | None) -> None:
     """Joins the job, measures the step, and writes the rank's report. `meeting` is `file:PATH` or
     `tcp:HOST:PORT`; `local` is the rank's index on its node."""
-    config = ProfileStepConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
-    own = place / str(rank)
-    own.mkdir()
+    config = ProfileStepConfig.model_validate_json(
+        (job_folder / CONFIG).read_text(encoding="utf-8")
+    )
+    rank_folder = job_folder / str(rank)
+    rank_folder.mkdir()
     device = torch.device(identity.resolve(config.device.type))
     if is_gpu(device):
         parallel.see_one_gpu(rank if local is None else local)
-    kind, _, where = meeting.partition(":")
-    host, _, port = where.rpartition(":")
-    count = config.parallel.processes
-    store = (
-        dist.FileStore(where, count)
-        if kind == "file"
-        else dist.TCPStore(host, int(port), is_master=False)
-    )
+    kind, _, address = meeting.partition(":")
+    store: dist.Store
+    if kind == "file":
+        store = dist.FileStore(address, config.parallel.processes)
+    else:
+        host, _, port = address.rpartition(":")
+        store = dist.TCPStore(host, int(port), is_master=False)
     parallel.join(rank, config.parallel, store, device)
-    measured, analysis = measure_step(config, own)
+    measured, analysis = measure_step(config, rank_folder)
     report = {
         "row": measured.row.model_dump(),
         "samples": measured.samples,
@@ -154,7 +157,7 @@ def _measure_rank(rank: int, meeting: str, place: Path, local: int | None) -> No
     }
     # a CPU's energy meter counts the whole machine, so its ranks share one
     report["meter"] = rank if is_gpu(device) else socket.gethostname()
-    write_json(own / REPORT, report)
+    write_json(rank_folder / REPORT, report)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -178,34 +181,37 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
     """CPU time of processes outside the job, on one machine, as a percentage of its CPUs. None if
     any rank did not measure it."""
-    loads = [(row.system_utilization_percent, row.other_processes_percent) for row in rows]
-    pairs = [
-        (system, others) for system, others in loads if system is not None and others is not None
-    ]
-    if not pairs or len(pairs) < len(rows):
+    systems = list[float]()
+    job_percent = 0.0
+    for row in rows:
+        system = row.system_utilization_percent
+        others = row.other_processes_percent
+        if system is None or others is None:
+            return None
+        systems.append(system)
+        job_percent += system - others
+    if not systems:
         return None
-    own = sum(system - others for system, others in pairs)
-    return max(0.0, sum(system for system, _ in pairs) / len(pairs) - own)
+    return max(0.0, sum(systems) / len(systems) - job_percent)
 
 
 def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
     """Sets the job's energy and power to the sums over its meters. A value that one meter lacks
     becomes None, with the reason."""
     meters = list(metered)
-    sources, reasons = (parse_json(cell or "{}") for cell in (job.sources, job.reasons))
+    sources = parse_json(job.sources or "{}")
+    reasons = parse_json(job.reasons or "{}")
     for name in ("energy_j", "power_w"):
         values = [getattr(row, name) for row in meters]
         if None in values:
             setattr(job, name, None)
             sources.pop(name, None)
-            reasons[name] = parse_json(meters[values.index(None)].reasons or "{}").get(
-                name, as_json(Said("one_rank_none"))
-            )
+            meter_reasons = parse_json(meters[values.index(None)].reasons or "{}")
+            reasons[name] = meter_reasons.get(name, as_json(Said("one_rank_none")))
         else:
             setattr(job, name, sum(values))
-            sources[name] = (
-                f"{sources[name]}, the sum of {len(values)}" if len(values) > 1 else sources[name]
-            )
+            if len(values) > 1:
+                sources[name] = f"{sources[name]}, the sum of {len(values)}"
     job.sources = json.dumps(sources, ensure_ascii=False)
     job.reasons = json.dumps(reasons, ensure_ascii=False) if reasons else None
 
@@ -221,44 +227,49 @@ def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     job.devices = devices
     if nodes == 1:
         job.other_processes_percent = others_of_job(rows)
-    held = [row.memory_bytes for row in rows if row.memory_bytes is not None]
-    job.memory_bytes = max(held, default=None)
+    known_memory = [row.memory_bytes for row in rows if row.memory_bytes is not None]
+    job.memory_bytes = max(known_memory, default=None)
     by_meter = {report["meter"]: row for report, row in zip(ranks, rows, strict=True)}
     energy_of_job(job, by_meter.values())
-    each_rank: list[dict[str, float | None]] = [
+    rank_entries: list[dict[str, float | None]] = [
         {"rank": rank, "time_ms": 1e3 * (row.time_s or 0), "memory_bytes": row.memory_bytes}
         for rank, row in enumerate(rows)
     ]
     if ranks[0]["steps"]:
-        _add_communication(job, each_rank, ranks)
-    job.ranks = json.dumps(each_rank)
+        _add_communication(job, rank_entries, ranks)
+    job.ranks = json.dumps(rank_entries)
     return job
 
 
 def _add_communication(
-    job: ProfileRow, each_rank: Sequence[dict[str, float | None]], ranks: Sequence[dict[str, Any]]
+    job: ProfileRow,
+    rank_entries: Sequence[dict[str, float | None]],
+    ranks: Sequence[dict[str, Any]],
 ) -> None:
     """Adds communication and waiting in ms to each rank's entry, and sets the job's columns on
     communication."""
-    waited = waits({rank: report["collectives"] for rank, report in enumerate(ranks)})
-    if not waited:
+    collectives = {rank: report["collectives"] for rank, report in enumerate(ranks)}
+    transfer_and_waiting = waits(collectives)
+    if not transfer_and_waiting:
         return
-    for rank, (row, report) in enumerate(zip(each_rank, ranks, strict=True)):
-        transfer, waiting = waited[rank]
+    for rank, (entry, report) in enumerate(zip(rank_entries, ranks, strict=True)):
+        transfer, waiting = transfer_and_waiting[rank]
         spent_ns = {
             "communication": report["communication"],
             "exposed": report["exposed"],
             "transfer": transfer,
             "waiting": waiting,
         }
-        row |= {f"{name}_ms": ns / 1e6 / report["steps"] for name, ns in spent_ns.items()}
+        for name, ns in spent_ns.items():
+            entry[f"{name}_ms"] = ns / 1e6 / report["steps"]
     exposed_ms = [report["exposed"] / 1e6 / report["steps"] for report in ranks]
-    waiting_ns = {rank: waiting for rank, (_, waiting) in waited.items()}
+    waiting_ns = {rank: waiting for rank, (_, waiting) in transfer_and_waiting.items()}
     job.slowest_rank = min(waiting_ns, key=waiting_ns.__getitem__)
-    last = max(waiting_ns, key=waiting_ns.__getitem__)
-    transfer, waiting = waited[last]
-    job.transfer_percent = 100 * transfer / ranks[last]["length"]
-    job.waiting_percent = 100 * waiting / ranks[last]["length"]
+    longest_waiting = max(waiting_ns, key=waiting_ns.__getitem__)
+    transfer, waiting = transfer_and_waiting[longest_waiting]
+    window_ns = ranks[longest_waiting]["length"]
+    job.transfer_percent = 100 * transfer / window_ns
+    job.waiting_percent = 100 * waiting / window_ns
     job.exposed_communication_ms = max(exposed_ms)
 
 

@@ -33,8 +33,8 @@ def measure(config: PublishedConfig, folder: Path) -> Measured:
         ]
     rows = [_row(config.published, line) for line in lines]
     count = sum(row.mfu_percent is not None for row in rows)
-    said = Said("mfu_of_runs", {"count": count, "total": len(rows)})
-    summary = PublishedRow(published=config.published, message=cell_of(said))
+    message = cell_of(Said("mfu_of_runs", {"count": count, "total": len(rows)}))
+    summary = PublishedRow(published=config.published, message=message)
     return Measured(summary, [row.model_dump(exclude={"hardware", "run"}) for row in rows])
 
 
@@ -133,22 +133,22 @@ def _add_mfu(row: PublishedRow) -> None:
     # if the slowest format's peak is unknown, it may be the answer, so none is named
     if TRAINED_IN[0] in shares:
         row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)
-    chosen = {"fp16": "bf16", None: "bf16"}.get(row.precision, row.precision)
-    if chosen in shares:
-        row.mfu_percent = shares[chosen]
-        row.mfu_format = chosen
+    number_format = {"fp16": "bf16", None: "bf16"}.get(row.precision, row.precision)
+    if number_format in shares:
+        row.mfu_percent = shares[number_format]
+        row.mfu_format = number_format
 
 
 def _add_convention(row: PublishedRow, counted: Work) -> None:
     """Sets MFU by the publisher's convention, its difference from the printed MFU, and the
     explanation in points."""
-    named = BY_KEY[row.convention or "ours"]
-    row.convention = named.name
+    convention = BY_KEY[row.convention or "ours"]
+    row.convention = convention.name
     if row.mfu_percent is None or not row.tflop_s_per_device or not row.flops_per_sample:
         return
     dense = Denominator("dense", 100 * row.tflop_s_per_device / row.mfu_percent)
     per_sample = row.tflop_s_per_device * 1e12 / row.flops_per_sample
-    changed = change(named.name, named.choices, dense, counted, per_sample, dense)
+    changed = change(convention.name, convention.choices, dense, counted, per_sample, dense)
     row.convention_mfu_percent = changed.mfu_percent
     if row.printed_mfu_percent is not None:
         row.difference_points = row.printed_mfu_percent - changed.mfu_percent

@@ -52,12 +52,12 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
     seeds = range(config.seed, config.seed + config.trainings)
     trainings = [_train_both(config.compression, seed, trained, held_out) for seed in seeds]
     torch.set_num_threads(threads)
-    models, courses, samples = zip(*trainings, strict=True)
+    models, validation_losses, samples = zip(*trainings, strict=True)
     whole, cheaper = models[-1]
-    of_whole, of_cheaper = (
-        [sample[f"{name}_percent"] for sample in samples] for name in ("whole", "cheaper")
-    )
+    of_whole = [sample["whole_percent"] for sample in samples]
+    of_cheaper = [sample["cheaper_percent"] for sample in samples]
     changes = [after - before for before, after in zip(of_whole, of_cheaper, strict=True)]
+    mean_losses = [round(fmean(epoch), 5) for epoch in zip(*validation_losses, strict=True)]
     row = QualityRow.of(
         config,
         accuracy_percent=fmean(of_cheaper),
@@ -68,9 +68,7 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
         trainings=len(samples),
         learning_rate=LEARNING_RATE,
         validation_loss=fmean(sample["cheaper_loss"] for sample in samples),
-        whole_validation_losses=json.dumps(
-            [round(fmean(epoch), 5) for epoch in zip(*courses, strict=True)]
-        ),
+        whole_validation_losses=json.dumps(mean_losses),
         flops=_flops(_architecture(config.compression, whole)),
         whole_flops=_flops(whole),
         weight_bytes=weight_bytes(cheaper),
@@ -90,17 +88,17 @@ def _train_both(
     epoch, and a sample of the final accuracies and losses."""
     torch.manual_seed(seed)
     whole = small_digits().to(trained.inputs.device)
-    course = train(whole, trained, seed, held_out=held_out)
+    losses_by_epoch = train(whole, trained, seed, held_out=held_out)
     cheaper = make_cheaper(way, whole, trained, seed)
     batch = Batch(held_out.inputs.to(next(cheaper.parameters()).dtype), held_out.targets)
     sample = {
         "training": seed,
         "whole_percent": accuracy_percent(whole, held_out),
         "cheaper_percent": accuracy_percent(cheaper, batch),
-        "whole_loss": course[-1],
+        "whole_loss": losses_by_epoch[-1],
         "cheaper_loss": validation_loss(cheaper, batch),
     }
-    return (whole, cheaper), course, sample
+    return (whole, cheaper), losses_by_epoch, sample
 
 
 def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
@@ -115,9 +113,8 @@ def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) 
     if way.endswith("int8"):
         execution = ExecutionConfig(name=way, quantisation=way)  # type: ignore[arg-type]
         precision = PrecisionConfig(name=way, dtype=str(dtype).removeprefix("torch."))
-        model, _ = quantise(
-            model, Batch(trained.inputs.to(dtype), trained.targets), execution, precision
-        )
+        batch = Batch(trained.inputs.to(dtype), trained.targets)
+        model, _ = quantise(model, batch, execution, precision)
     return model
 
 
@@ -158,22 +155,19 @@ def _time_columns(
     calls = [lambda: whole(inputs), lambda: cheaper(converted)]
     times: list[list[float]] = [[], []]
     with torch.inference_mode():
-        counts = [
-            max(1, round(WINDOW_S / min(timer.time(call, 3).time_s for _ in range(3))))
-            for call in calls
-        ]
+        counts = []
+        for call in calls:
+            shortest_s = min(timer.time(call, 3).time_s for _ in range(3))
+            counts.append(max(1, round(WINDOW_S / shortest_s)))
         for turn in range(ROUNDS):
-            for which in (0, 1) if turn % 2 else (1, 0):
-                times[which].append(timer.time(calls[which], counts[which]).time_s)
+            for index in (0, 1) if turn % 2 else (1, 0):
+                times[index].append(timer.time(calls[index], counts[index]).time_s)
     ratios = [100 * after / before for before, after in zip(*times, strict=True)]
     low, high = median_interval(ratios) or (None, None)
-    time_s, percent = (Stats(values).median for values in (times[1], ratios))
-    columns = {
-        "time_s": time_s,
-        "time_percent": percent,
+    return {
+        "time_s": Stats(times[1]).median,
+        "time_percent": Stats(ratios).median,
         "time_low_percent": low,
-    }
-    return columns | {
         "time_high_percent": high,
         "batch_size": len(inputs),
         "measured_s": ROUNDS * 2 * WINDOW_S,
@@ -204,21 +198,20 @@ def train(
     order = torch.Generator().manual_seed(seed)
     losses = list[float]()
     for _ in range(EPOCHS):
-        for chosen in (
-            torch.randperm(len(batch.inputs), generator=order)
-            .to(batch.inputs.device)
-            .split(BATCH_SIZE)
-        ):
+        shuffled = torch.randperm(len(batch.inputs), generator=order).to(batch.inputs.device)
+        for chosen in shuffled.split(BATCH_SIZE):
             output = model(batch.inputs[chosen])
             loss = nn.functional.cross_entropy(output, batch.targets[chosen])
             if teacher is not None:
                 with torch.no_grad():
-                    taught = teacher(batch.inputs[chosen])
-                loss = ALPHA * distillation_loss(output, taught, TEMPERATURE) + (1 - ALPHA) * loss
+                    teacher_logits = teacher(batch.inputs[chosen])
+                distilled = distillation_loss(output, teacher_logits, TEMPERATURE)
+                loss = ALPHA * distilled + (1 - ALPHA) * loss
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        losses += [validation_loss(model, held_out)] if held_out else []
+        if held_out:
+            losses.append(validation_loss(model, held_out))
     model.eval().requires_grad_(requires_grad=False)
     return losses
 

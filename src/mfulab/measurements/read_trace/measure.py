@@ -26,16 +26,17 @@ def measure(config: ReadTraceConfig, folder: Path) -> Measured:
     windows = read_file(
         path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name
     )
-    wanted = config.trace_range or 0
-    if wanted >= len(windows):
-        raise TraceError(path, Said("no_such_range", {"asked": wanted, "count": len(windows)}))
-    read = windows[wanted]
+    number = config.trace_range or 0
+    if number >= len(windows):
+        raise TraceError(path, Said("no_such_range", {"asked": number, "count": len(windows)}))
+    read = windows[number]
     if len(windows) > 1:
         others = {"one_of_several": {"count": len(windows), "last": len(windows) - 1}}
         read.row.notes = json.dumps(parse_json(read.row.notes or "{}") | others)
     if read.analysis is not None:
-        if kept := ranks.summary(read):
-            write_text(folder / ranks.SUMMARY, kept.text())
+        summary = ranks.summary(read)
+        if summary is not None:
+            write_text(folder / ranks.SUMMARY, summary.text())
         write_csv(folder / "kernels.csv", read.analysis.kernels, KERNEL_COLUMNS)
         products = [
             {

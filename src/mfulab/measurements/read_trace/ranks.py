@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.files import read_bytes, write_text
+from mfulab.core.parts import drop_none
 from mfulab.core.said import Said, packed_all
 from mfulab.measurements.read_trace.reader import Read, read_file
 from mfulab.mfu import job
@@ -18,7 +19,7 @@ from mfulab.tracing.trace import TraceError, fault
 
 SUMMARY = "rank.json"
 MOST_BYTES = 100_000
-KEPT = 8  # summaries cached in memory while following the critical path
+CACHED_SUMMARIES = 8  # summaries cached in memory while following the critical path
 
 
 def joined(rows: Sequence[dict[str, Any]]) -> None:
@@ -27,20 +28,21 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         row["job_verdict"] = None
     for ranks in job.rows_of_jobs(rows):
-        told = [_of_row(row, _calls(row)) for row in ranks]
-        if not any(one.calls for one in told):
+        rank_summaries = [_of_row(row, _calls(row)) for row in ranks]
+        if not any(summary.calls for summary in rank_summaries):
             continue  # without collectives no rank waits for another
-        verdict = join(told.__getitem__, len(told)).verdict
+        verdict = join(rank_summaries.__getitem__, len(rank_summaries)).verdict
         for row in ranks:
             row["job_verdict"] = packed_all([verdict])
 
 
 def _calls(row: Mapping[str, Any]) -> list[Calls]:
     """Collectives of a row, by name. A row does not keep when they began, so all begins are 0."""
-    named = job.collectives(row)
-    return [
-        Calls(name, "", 0, len(times), [0] * len(times), times) for name, times in named.items()
-    ]
+    calls = []
+    for name, times in job.collectives(row).items():
+        begins = [0] * len(times)
+        calls.append(Calls(name, "", 0, len(times), begins, times))
+    return calls
 
 
 def summary(read: Read) -> RankSummary | None:
@@ -92,12 +94,11 @@ def summaries(path: Path, **options: Any) -> list[RankSummary]:
             return [summary_of(read_bytes(path, MOST_BYTES, follow=True))]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise TraceError(path, Said("no_rank_summary", {"error": fault(error)})) from None
-    found = [summary(read) for read in read_file(path, **options)]
-    return [one for one in found if one is not None]
+    return drop_none(summary(read) for read in read_file(path, **options))
 
 
 @dataclass(frozen=True)
-class Place:
+class SummaryFile:
     """File with a rank's summary, and the job and steps that decide which other ranks it is joined
     with."""
 
@@ -112,26 +113,29 @@ class Place:
         return tuple(int(number) for number in re.findall(r"\d+", self.rank))
 
 
-def keep(path: Path, folder: Path, **options: Any) -> list[Place]:
+def keep(path: Path, folder: Path, **options: Any) -> list[SummaryFile]:
     """Writes the summaries of a trace to a folder. Raises TraceError."""
-    places = list[Place]()
-    for number, found in enumerate(summaries(path, **options)):
+    written = list[SummaryFile]()
+    for number, rank in enumerate(summaries(path, **options)):
         file = folder / f"{number}.json"
-        write_text(file, found.text())
-        places.append(Place(file, found.job, (found.first_step, found.last_step), found.rank))
-    return places
+        write_text(file, rank.text())
+        steps = (rank.first_step, rank.last_step)
+        written.append(SummaryFile(file, rank.job, steps, rank.rank))
+    return written
 
 
-def jobs(places: Sequence[Place]) -> list[Job]:
+def jobs(summary_files: Sequence[SummaryFile]) -> list[Job]:
     """Groups ranks into jobs by name and steps. Each rank counts once, and ranks are in order."""
-    ranks = dict[Any, dict[str, Place]]()
-    for place in places:
-        ranks.setdefault((place.job, place.steps), {}).setdefault(place.rank, place)
+    by_job = dict[Any, dict[str, SummaryFile]]()
+    for of_rank in summary_files:
+        by_rank = by_job.setdefault((of_rank.job, of_rank.steps), {})
+        by_rank.setdefault(of_rank.rank, of_rank)
     found = list[Job]()
-    for held in ranks.values():
-        files = [place.file for place in sorted(held.values(), key=lambda place: place.order)]
+    for by_rank in by_job.values():
+        in_order = sorted(by_rank.values(), key=lambda of_rank: of_rank.order)
+        files = [of_rank.file for of_rank in in_order]
 
-        @lru_cache(KEPT)
+        @lru_cache(CACHED_SUMMARIES)
         def read(number: int, files: Sequence[Path] = tuple(files)) -> RankSummary:
             return summary_of(files[number].read_bytes())
 

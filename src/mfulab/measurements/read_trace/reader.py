@@ -57,14 +57,17 @@ def read_file(
     one next to it."""
     if steps is not None and steps < 1:
         raise TraceError(path, Said("steps_below_one", {"steps": steps}))
-    captured = capture or graphs.beside(path)
+    capture = capture or graphs.beside(path)
+    rows = []
     try:
         traces = read(path)
-        captures = read(captured) if captured else []
-        if captures:  # one per process; if there are fewer, the last one serves the rest
-            held = [captures[min(number, len(captures) - 1)] for number in range(len(traces))]
-            traces = [graphs.joined(*both) for both in zip(traces, held, strict=True)]
-        return [row for trace in traces for row in _rows(trace, steps, label, peaks)]
+        captures = read(capture) if capture else []
+        for index, trace in enumerate(traces):
+            if captures:  # one per process; if there are fewer, the last one serves the rest
+                captured = captures[min(index, len(captures) - 1)]
+                trace = graphs.joined(trace, captured)
+            rows += _rows(trace, steps, label, peaks)
+        return rows
     except (
         TypeError,
         ValueError,
@@ -84,10 +87,10 @@ def _rows(
     spans = Spans(trace)
     rows = []
     for window in windows(trace, steps):
-        held = OfWindow(trace, attribution, window)
-        by_module = ByModule(held, spans)
-        for device in sorted(held.devices) or (None,):
-            analysis = of_device(held, device)
+        of_window = OfWindow(trace, attribution, window)
+        by_module = ByModule(of_window, spans)
+        for device in sorted(of_window.devices) or (None,):
+            analysis = of_device(of_window, device)
             row = trace_row(trace, analysis, label, peaks)
             row.modules = column_of(by_module.of(analysis.device))
             if isinstance(analysis.told, DeviceTime):
@@ -99,18 +102,18 @@ def _rows(
 def failed(path: Path, error: Exception) -> Read:
     """Makes the row of a file that could not be read."""
     name = path.name.split(".")[0]
-    why = cell_of(said_by(error))
-    return Read(TraceRow(trace=path.name, model=name, status="unsupported", message=why))
+    message = cell_of(said_by(error))
+    return Read(TraceRow(trace=path.name, model=name, status="unsupported", message=message))
 
 
-def files(given: Iterable[str]) -> list[Path]:
+def files(patterns: Iterable[str]) -> list[Path]:
     """Expands paths, folders (to the traces in them) and globs to files, each once, in order.
     Raises TraceError for an argument that matches no trace."""
     files: dict[Path, None] = {}
-    for word in given:
-        matches = found_files(word, ENDINGS)
+    for pattern in patterns:
+        matches = found_files(pattern, ENDINGS)
         if not matches:
-            raise TraceError(word, Said("no_trace_there", {"endings": ", ".join(ENDINGS)}))
+            raise TraceError(pattern, Said("no_trace_there", {"endings": ", ".join(ENDINGS)}))
         if len(matches) > 1:
             matches = [path for path in matches if not _is_copy(path, matches)]
         files |= dict.fromkeys(matches)
@@ -120,13 +123,11 @@ def files(given: Iterable[str]) -> list[Path]:
 def _is_copy(path: Path, others: Sequence[Path]) -> bool:
     """True if a trace is a JSON copy that the profiler wrote next to an .xplane.pb file."""
     name = path.name.removesuffix(".gz")
-    beside = [
-        other.name
-        for other in others
-        if other.parent == path.parent and other.name.endswith(XPLANE)
-    ]
-    copied = [name.removesuffix(XPLANE) + ".trace.json" for name in beside]
-    return bool(beside) and name in ("perfetto_trace.json", *copied)
+    copies = list[str]()
+    for other in others:
+        if other.parent == path.parent and other.name.endswith(XPLANE):
+            copies += ("perfetto_trace.json", other.name.removesuffix(XPLANE) + ".trace.json")
+    return name in copies
 
 
 def trace_row(
@@ -136,12 +137,10 @@ def trace_row(
     window = analysis.window
     properties = trace.device_properties(analysis.device)
     major = properties.get("computeMajor")
-    rank, world, job = _place(trace, analysis)
-    held = (
-        analysis.collectives
-        if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES
-        else {}
-    )
+    rank, world, job = _job_of(trace, analysis)
+    collectives = analysis.collectives if job else {}
+    if sum(map(len, collectives.values())) > MOST_COLLECTIVES:
+        collectives = {}
     row = TraceRow(
         trace=trace.path.name,
         model=label or trace.path.name.split(".")[0],
@@ -164,7 +163,7 @@ def trace_row(
         top_kernels=analysis.top_kernels(),
         top_other_operators=analysis.top_other_operators(),
         job=job,
-        collectives=json.dumps(held) if held else None,
+        collectives=json.dumps(collectives) if collectives else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
         notes=packed_all(analysis.notes),
         collective_sizes=_collective_sizes(analysis),
@@ -188,13 +187,13 @@ def _fill(row: TraceRow, analysis: Analysis) -> None:
     if analysis.on_gpu:
         row.utilization_percent = row.kernel_busy_percent
         row.utilization_source = "kernel-busy, read from the trace"
-    _count(row, analysis, reasons)
+    _set_flops(row, analysis, reasons)
     if row.device is None:
         reasons["device"] = {"no_device_name" if analysis.on_gpu else "no_cpu_name": {}}
     row.reasons = json.dumps(reasons | {"clock_ms": {"no_clock": {}}}, ensure_ascii=False)
 
 
-def _place(trace: Trace, analysis: Analysis) -> tuple[int | None, int | None, str | None]:
+def _job_of(trace: Trace, analysis: Analysis) -> tuple[int | None, int | None, str | None]:
     """Returns the rank of a window, the number of ranks in its job, and the job's name, which all
     rows of the job share. Each is None if unknown."""
     rank = trace.distributed("rank")
@@ -205,20 +204,24 @@ def _place(trace: Trace, analysis: Analysis) -> tuple[int | None, int | None, st
         job = name
     elif world and world > 1:
         job = f"{trace.path.parent.name}/{world} ranks"
-    elif rank is None and job is None and (named := _RANK.search(name)):
-        rank = int(named[1])
-        job = f"{trace.path.parent.name}/{_RANK.sub('rank*', name, count=1)}"
-    return analysis.device if rank is None else rank, world, job
+    elif rank is None and job is None:
+        rank_in_name = _RANK.search(name)
+        if rank_in_name:
+            rank = int(rank_in_name[1])
+            job = f"{trace.path.parent.name}/{_RANK.sub('rank*', name, count=1)}"
+    if rank is None:
+        rank = analysis.device
+    return rank, world, job
 
 
-def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
+def _set_flops(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
     """Sets a step's needed and executed FLOPs, the FLOPs by format, and the bytes."""
     _set_uncounted(row, analysis)
     flops = analysis.flops()
     executed = analysis.flops("executed_flops", recomputed=True)
     if not sum(executed.values()):
-        why = next((reason for _, reason in analysis.uncounted.values()), Said("no_matmul"))
-        reasons["flops"] = {why.key: why.numbers}
+        reason = next((reason for _, reason in analysis.uncounted.values()), Said("no_matmul"))
+        reasons["flops"] = {reason.key: reason.numbers}
         return
     steps = analysis.window.steps
     row.flops = sum(flops.values()) / steps
@@ -243,14 +246,15 @@ def _set_uncounted(row: TraceRow, analysis: Analysis) -> None:
     """Sets the share of matmul time whose FLOPs are unknown, and the longest of these operators
     with their reasons."""
     uncounted = sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])
-    lost = sum(time for _, (time, _) in uncounted)
-    if not lost:
+    uncounted_ns = sum(time_ns for _, (time_ns, _) in uncounted)
+    if not uncounted_ns:
         return
-    counted = sum(product.time_ns for product in analysis.counted)
-    row.uncounted_percent = 100 * lost / (lost + counted)
+    counted_ns = sum(product.time_ns for product in analysis.counted)
+    row.uncounted_percent = 100 * uncounted_ns / (uncounted_ns + counted_ns)
     shares = {}
-    for name, (time, why) in uncounted[:LISTED]:
-        shares[name] = [round(100 * time / analysis.window.length, 2), {why.key: why.numbers}]
+    for name, (time_ns, reason) in uncounted[:LISTED]:
+        percent = round(100 * time_ns / analysis.window.length, 2)
+        shares[name] = [percent, {reason.key: reason.numbers}]
     row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
 
 
@@ -269,30 +273,33 @@ def _set_bytes(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> No
 def _products(analysis: Analysis) -> str | None:
     """JSON list with each shape's format, sides, FLOPs, time in ns, and time if all calls were as
     fast as the fastest. None without matmuls."""
-    shapes = defaultdict[Any, list[Product]](list)
+    by_shape = defaultdict[Any, list[Product]](list)
     for product in analysis.needed:
         if product.time_ns and product.flops:
-            shapes[product.format, product.matmul or (product.name, product.shapes)].append(product)
-    longest = sorted(map(_shape_summary, shapes.values()), key=lambda shape: -shape["time_ns"])
-    if rest := longest[MOST_SHAPES:]:  # summed to one entry without a shape
+            shape = product.matmul or (product.name, product.shapes)
+            by_shape[product.format, shape].append(product)
+    summaries = [_shape_summary(products) for products in by_shape.values()]
+    longest = sorted(summaries, key=lambda summary: -summary["time_ns"])
+    further = longest[MOST_SHAPES:]
+    if further:  # summed to one entry without a shape
         summed = {}
         for name in ("flops", "time_ns", "best_ns"):
-            summed[name] = sum(shape[name] for shape in rest)
+            summed[name] = sum(summary[name] for summary in further)
         longest[MOST_SHAPES:] = [{"format": None, "matmul": None, **summed}]
     return json.dumps(longest) if longest else None
 
 
-def _shape_summary(same: Sequence[Product]) -> dict[str, Any]:
+def _shape_summary(products: Sequence[Product]) -> dict[str, Any]:
     """Sums over the matmuls of one shape."""
-    time = sum(product.time_ns for product in same)
-    calls = sum(product.calls for product in same)
-    shortest = min(product.shortest_ns or product.time_ns for product in same)
+    time_ns = sum(product.time_ns for product in products)
+    calls = sum(product.calls for product in products)
+    shortest_ns = min(product.shortest_ns or product.time_ns for product in products)
     return {
-        "format": same[0].format,
-        "matmul": same[0].matmul,
-        "flops": sum(product.flops for product in same),
-        "time_ns": time,
-        "best_ns": min(time, calls * shortest),
+        "format": products[0].format,
+        "matmul": products[0].matmul,
+        "flops": sum(product.flops for product in products),
+        "time_ns": time_ns,
+        "best_ns": min(time_ns, calls * shortest_ns),
     }
 
 
@@ -300,21 +307,17 @@ def _operators(analysis: Analysis) -> str | None:
     """JSON list of the operators with most time, and one entry that sums the rest. None if there
     are none."""
     longest = sorted(analysis.operators, key=lambda operator: -operator.time_ns)
-    listed = [
-        {**vars(operator), "operator": operator.operator[:MOST_LETTERS]}
-        for operator in longest[:MOST_SHAPES]
-    ]
-    for line in listed:
-        line["reason"] = line["reason"] and {line["reason"].key: line["reason"].numbers}
-    if rest := longest[MOST_SHAPES:]:
-        listed.append(
-            {
-                "kind": "rest",
-                "time_ns": sum(operator.time_ns for operator in rest),
-                "calls": len(rest),
-            }
-        )
-    return json.dumps(listed, ensure_ascii=False) if listed else None
+    entries = list[dict[str, Any]]()
+    for operator in longest[:MOST_SHAPES]:
+        entry = vars(operator) | {"operator": operator.operator[:MOST_LETTERS]}
+        reason = operator.reason
+        entry["reason"] = reason and {reason.key: reason.numbers}
+        entries.append(entry)
+    further = longest[MOST_SHAPES:]
+    if further:
+        time_ns = sum(operator.time_ns for operator in further)
+        entries.append({"kind": "rest", "time_ns": time_ns, "calls": len(further)})
+    return json.dumps(entries, ensure_ascii=False) if entries else None
 
 
 def _collective_sizes(analysis: Analysis) -> str | None:
@@ -323,9 +326,9 @@ def _collective_sizes(analysis: Analysis) -> str | None:
     nanoseconds = defaultdict[tuple[str, int, int], list[int]](list)
     for transfer in analysis.held.transfers(analysis.device):
         if analysis.window.begin <= transfer.begin < analysis.window.end:
-            what = transfer.collective
-            key = what.kind, what.bytes, what.processes
+            collective = transfer.collective
+            key = (collective.kind, collective.bytes, collective.processes)
             nanoseconds[key].append(transfer.end - transfer.begin)
     if nanoseconds:
-        return json.dumps([[*what, times] for what, times in nanoseconds.items()])
+        return json.dumps([[*key, times] for key, times in nanoseconds.items()])
     return None

@@ -11,7 +11,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.device import ByKind, is_gpu, require_cuda
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
@@ -63,28 +63,23 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
     device, _ = prepare(config.device)
     require_cuda(device, f"load={config.load}")
     if effective_precision(config.precision, device) not in PRECISIONS[device.type]:
-        choices = ", ".join(PRECISIONS[device.type])
-        raise UnsupportedError(
-            Said(
-                "loads_multiply_in",
-                {
-                    "precision": config.precision.name,
-                    "device": device.type,
-                    "choices": str(choices),
-                },
-            )
-        )
+        numbers: Numbers = {
+            "precision": config.precision.name,
+            "device": device.type,
+            "choices": ", ".join(PRECISIONS[device.type]),
+        }
+        raise UnsupportedError(Said("loads_multiply_in", numbers))
     allow_tf32(config.precision.tf32)
-    units = (
-        torch.cuda.get_device_properties(device).multi_processor_count
-        if is_gpu(device)
-        else cores_filled()
-    )
+    if is_gpu(device):
+        properties = torch.cuda.get_device_properties(device)
+        units = properties.multi_processor_count
+    else:
+        units = cores_filled()
     loader = Loader(LOADS[config.load], device, getattr(torch, config.precision.dtype), config.seed)
     loader.run(min(0.5, config.load_time_s))
-    traced = _traced(loader, device, folder / "trace.json")
+    traced = _profiler_reading(loader, device, folder / "trace.json")
     with Instruments(device, folder, config.polling_period_s) as instruments:
-        ran, sampled, began, ended = _watched(loader, config, instruments)
+        ran, sampled, began, ended = _run_sampled(loader, config, instruments)
         lines = read_series(folder / "series.csv")
     row = ReadingRow.of(
         config,
@@ -106,7 +101,7 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
     return Measured(row, [{"window": 0, "sample": 0, "time_s": ran.wall_s}])
 
 
-def _watched(
+def _run_sampled(
     loader: Loader, config: ReadUtilizationConfig, instruments: Instruments
 ) -> tuple[Ran, Readings, float, float]:
     """Runs the load under all samplers. Returns what it did, the readings by column, and its begin
@@ -116,14 +111,16 @@ def _watched(
     on_gpu = instruments.on_gpu
     _wait(lambda: series.polls() >= LEAST_POLLS, LONGEST_START_S)
     usual = instruments.samplers(polled=False)
-    others = (cpu_sampler if on_gpu else psutil_sampler)(cores_filled())
+    of_cpu = cpu_sampler if on_gpu else psutil_sampler
+    others = of_cpu(cores_filled())
     began = time.monotonic()
     with sampling([others, *usual, series]) as readings:
         ran = loader.run(config.load_time_s)
     ended = time.monotonic()
-    seen = series.polls()
-    _wait(lambda: series.polls() >= seen + LEAST_POLLS + 1, 4 * period + 1)
-    best = readings[0] | first_available(readings[1:-1])
+    polls_before = series.polls()
+    _wait(lambda: series.polls() >= polls_before + LEAST_POLLS + 1, 4 * period + 1)
+    of_others, *of_usual, _ = readings
+    best = of_others | first_available(of_usual)
     absent = Reading(None, "%", "NVML", reason=NO_GPU)
     unknown = Reading(None, "%", "CPU", reason=NO_CPU)
     sampled = {column: best.get(name, absent) for column, name in SAMPLED.items()}
@@ -149,7 +146,7 @@ def psutil_sampler(cores: float) -> Watched:
     }
 
 
-def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
+def _profiler_reading(loader: Loader, device: torch.device, path: Path) -> Readings:
     """Returns the percentage of time that torch.profiler attributes to kernels (GPU) or operators
     (CPU), over one second of the load."""
     trace = BlockTrace(device, path)
@@ -172,11 +169,11 @@ def polled(
     `period` lies inside it. `began` and `ended` are in seconds on the clock of the lines'
     `monotonic_s`. Values are None, with a reason, if there is no such reading or `period` is
     shorter than `tick`."""
-    why_outer = Said("no_reading_there")
-    why_inner = Said("no_period_inside", {"period": period, "loop": ended - began})
+    no_outer = Said("no_reading_there")
+    no_inner = Said("no_period_inside", {"period": period, "loop": ended - began})
     if period < tick:
-        why_outer = Said("period_below_tick", {"period": period, "tick": tick})
-        why_inner = why_outer
+        no_outer = Said("period_below_tick", {"period": period, "tick": tick})
+        no_inner = no_outer
         lines = ()
     inside: list[tuple[float, float]] = []
     before: float | None = None  # the last value before the loop
@@ -203,10 +200,10 @@ def polled(
 
     return {
         "polls": Reading(len(inside), "", source),
-        "before_percent": reading(before, why_outer),
-        "after_percent": reading(after, why_outer),
-        "during_percent": reading(during, why_inner),
-        "polled_mean_percent": reading(mean, why_inner),
+        "before_percent": reading(before, no_outer),
+        "after_percent": reading(after, no_outer),
+        "during_percent": reading(during, no_inner),
+        "polled_mean_percent": reading(mean, no_inner),
     }
 
 

@@ -34,10 +34,10 @@ class Batching:
         """Earliest time in seconds at which an idle device may start the batch whose first request
         has the index `first`."""
         last = first + self.largest - 1
-        over = arrivals[first] + self.longest_wait_s
+        deadline = arrivals[first] + self.longest_wait_s
         if last < len(arrivals):
-            return min(arrivals[last], over)
-        return over
+            return min(arrivals[last], deadline)
+        return deadline
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,18 @@ def measure(config: ServeRequestsConfig, folder: Path) -> Measured:
     with torch.inference_mode():
         largest_s = batch_time_s(answer, config.largest_batch)
         alone_s = batch_time_s(answer, 1)
-        drawn = arrivals(config.offered_load / alone_s, config.requests, config.seed)
+        arrived_s = arrivals(config.offered_load / alone_s, config.requests, config.seed)
         others = Others()
-        answers = serve(answer, drawn, batching)
-    return Measured(
-        ServingRow.of(
-            config,
-            requests=len(answers),
-            alone_s=alone_s,
-            largest_s=largest_s,
-            other_processes_percent=None if is_gpu(device) else others.percent(),
-            **serving_columns(answers),
-        ),
-        [vars(each) for each in answers],
+        answers = serve(answer, arrived_s, batching)
+    row = ServingRow.of(
+        config,
+        requests=len(answers),
+        alone_s=alone_s,
+        largest_s=largest_s,
+        other_processes_percent=None if is_gpu(device) else others.percent(),
+        **serving_columns(answers),
     )
+    return Measured(row, [vars(request) for request in answers])
 
 
 def batch_time_s(answer: Callable[[int], None], count: int) -> float:
@@ -100,7 +98,7 @@ def arrivals(per_s: float, count: int, seed: int) -> list[float]:
     """Ascending arrival times in seconds of independent requests (a Poisson process with `per_s`
     requests per second)."""
     gaps = np.random.default_rng(seed).exponential(1 / per_s, count)
-    return [float(each) for each in np.cumsum(gaps)]
+    return [float(arrived_s) for arrived_s in np.cumsum(gaps)]
 
 
 def serve(
@@ -118,8 +116,8 @@ def serve(
         size = min(waiting, batching.largest)
         answer(size)
         ended = time.perf_counter() - began
-        for each in arrived_s[first : first + size]:
-            answers.append(Answered(each, started, ended, size))
+        for moment in arrived_s[first : first + size]:
+            answers.append(Answered(moment, started, ended, size))
     return answers
 
 
@@ -131,16 +129,17 @@ def _sleep_until(moment: float) -> None:
 
 def serving_columns(answers: Sequence[Answered]) -> dict[str, float | int]:
     """Columns of latency and throughput."""
-    latencies = Stats([each.answered_s - each.arrived_s for each in answers])
-    batches = {each.started_s: each.answered_s - each.started_s for each in answers}
-    first = answers[0].arrived_s
-    last = answers[-1]
+    latencies = Stats([request.answered_s - request.arrived_s for request in answers])
+    # start of each batch → its time
+    batches = {request.started_s: request.answered_s - request.started_s for request in answers}
+    ended_s = answers[-1].answered_s
+    length_s = ended_s - answers[0].arrived_s
     return {
-        "answered_per_s": len(answers) / (last.answered_s - first),
+        "answered_per_s": len(answers) / length_s,
         "latency_p50_s": latencies.median,
         "latency_p95_s": latencies.percentile(95),
         "mean_batch": len(answers) / len(batches),
         "batches": len(batches),
-        "serving_percent": 100 * sum(batches.values()) / (last.answered_s - first),
-        "measured_s": last.answered_s,
+        "serving_percent": 100 * sum(batches.values()) / length_s,
+        "measured_s": ended_s,
     }

@@ -63,8 +63,8 @@ def measure(config: SplitModelConfig, folder: Path) -> Measured:
         layers_on_ranks.stage(model, 0, ranks)
     others = Others()
     reports = _reports(config, ranks, folder)
-    slowest = max(Stats(each["times_s"]).median for each in reports)
-    busy_s = max(each["busy_s"] for each in reports)
+    slowest = max(Stats(report["times_s"]).median for report in reports)
+    busy_s = max(report["busy_s"] for report in reports)
     alone_s = reports[0]["alone_s"]
     row = SplitRow.of(
         config,
@@ -79,15 +79,14 @@ def measure(config: SplitModelConfig, folder: Path) -> Measured:
         rank_flops=flops if ranks == 1 else _rank_flops(config, model, ranks),
         sent_bytes=reports[0]["sent_bytes"],
         predicted_sent_bytes=predicted,
-        difference=max(each["difference"] for each in reports),
+        difference=max(report["difference"] for report in reports),
         other_processes_percent=None if is_gpu(device) else others.percent(),
         measured_s=reports[0]["measured_s"],
     )
-    samples = [
-        {"rank": rank, "step": place, "time_s": seconds}
-        for rank, report in enumerate(reports)
-        for place, seconds in enumerate(report["times_s"])
-    ]
+    samples = []
+    for rank, report in enumerate(reports):
+        for index, seconds in enumerate(report["times_s"]):
+            samples.append({"rank": rank, "step": index, "time_s": seconds})
     return Measured(row, samples)
 
 
@@ -118,16 +117,15 @@ def _batch(config: SplitModelConfig, device: torch.device) -> torch.Tensor:
 
 def _flops(model: torch.nn.Module, batch: torch.Tensor) -> int:
     """FLOPs of forward and backward, without the gradient of the batch."""
-    operations = count(model, lambda: model(batch).sum()).operations
-    return sum(operations.sum(part).flops for part in ("forward", "backward"))
+    return count(model, lambda: model(batch).sum()).operations.model_flops
 
 
 def _rank_flops(config: SplitModelConfig, model: torch.nn.Module, ranks: int) -> int:
     """FLOPs of the rank that computes most. In a pipeline this is the last one, since its inputs
     need gradients."""
-    whole = _flops(model, _batch(config, torch.device("meta")))
+    step_flops = _flops(model, _batch(config, torch.device("meta")))
     if config.split == "tensor":
-        return whole // ranks
+        return step_flops // ranks
     layers = layers_on_ranks.stage(model, ranks - 1, ranks)
     width = layers_on_ranks.input_width(layers)
     inputs = torch.empty(config.batch_size, width, device="meta", requires_grad=True)
@@ -137,20 +135,20 @@ def _rank_flops(config: SplitModelConfig, model: torch.nn.Module, ranks: int) ->
 def _reports(config: SplitModelConfig, ranks: int, folder: Path) -> list[Report]:
     """Runs all ranks and returns their reports, in order."""
     with scratch(str(folder)) as name:
-        place = Path(name)
-        (place / CONFIG).write_text(config.model_dump_json(by_alias=True), encoding="utf-8")
-        parallel.run_ranks(_rank, (ranks, place), ranks)
-        return [cast(Report, read_json(place / f"{rank}.json")) for rank in range(ranks)]
+        job_folder = Path(name)
+        (job_folder / CONFIG).write_text(config.model_dump_json(by_alias=True), encoding="utf-8")
+        parallel.run_ranks(_rank, (ranks, job_folder), ranks)
+        return [cast(Report, read_json(job_folder / f"{rank}.json")) for rank in range(ranks)]
 
 
-def _rank(rank: int, ranks: int, place: Path) -> None:
-    """Measures one rank's part, and writes its `Report` to the folder `place`."""
-    config = SplitModelConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
+def _rank(rank: int, ranks: int, job_folder: Path) -> None:
+    """Measures one rank's part, and writes its `Report` to `job_folder`."""
+    config = SplitModelConfig.model_validate_json((job_folder / CONFIG).read_text(encoding="utf-8"))
     device = torch.device(identity.resolve(config.device.type))
     if is_gpu(device):
         parallel.see_one_gpu(rank)
     prepare(config.device.model_copy(update={"threads": None if is_gpu(device) else 1}))
-    store = dist.FileStore(str(place / "store"), ranks)
+    store = dist.FileStore(str(job_folder / "store"), ranks)
     parallel.join(rank, ParallelConfig(processes=ranks), store, device)
     torch.manual_seed(config.seed)
     model = build(config.model).to(device)
@@ -160,13 +158,12 @@ def _rank(rank: int, ranks: int, place: Path) -> None:
     expected = layers_on_ranks.rank_gradient(model)
     steps = {"alone": alone.step}
     part = alone
+    difference = 0.0
     if ranks > 1:
         part = _part(config, copy.deepcopy(model), batch)  # split in place
         part.step()
         difference = _difference(layers_on_ranks.rank_gradient(part.layers), expected)
         steps |= {"part": part.step, "own": part.own_products}
-    else:
-        difference = 0.0
     began = time.perf_counter()
     times = _times(steps, device)
     sent = parallel.sent_bytes(part.step, COUNTED_STEPS).value if ranks > 1 else 0.0
@@ -178,7 +175,7 @@ def _rank(rank: int, ranks: int, place: Path) -> None:
         "sent_bytes": sent,
         "difference": difference,
     }
-    write_json(place / f"{rank}.json", report)
+    write_json(job_folder / f"{rank}.json", report)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -193,8 +190,8 @@ def _times(steps: dict[str, Step], device: torch.device) -> dict[str, list[float
     """Times the steps in turn, one of each per round, so that a slowdown of the machine affects all
     of them. Returns seconds per name. All ranks start each step together."""
     for _ in range(WARM_UP):
-        warm = [_seconds(step, device) for step in steps.values()]
-    slowest_s = torch.tensor(sum(warm), device=device)
+        warm_up_s = [_seconds(step, device) for step in steps.values()]
+    slowest_s = torch.tensor(sum(warm_up_s), device=device)
     dist.all_reduce(slowest_s, dist.ReduceOp.MAX)
     affordable = int(TIMED_S / slowest_s.item())
     rounds = min(max(affordable, FEWEST_ROUNDS), MOST_ROUNDS)
