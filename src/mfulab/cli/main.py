@@ -191,7 +191,7 @@ def _mistake(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         why = _said("no_such_option", option=error.option_name)
     elif isinstance(error, click.MissingParameter) and error.param is not None:
-        why = _said("missing_argument", argument=error.param.make_metavar(context))
+        why = _missing(error.param, context)
     elif isinstance(error, ExtraArgumentError):
         why = _said("extra_argument", argument=error.words)
     elif isinstance(error, RefusedValueError) and error.param is not None:
@@ -201,6 +201,13 @@ def _mistake(error: click.ClickException) -> str:
         why = _said(_of_option(error, context), option=error.option_name)
     usage = context.get_usage().partition(" ")[2]
     return _said("mistake", usage=usage, command=context.command_path, why=why) + "\n"
+
+
+def _missing(param: click.Parameter, context: click.Context) -> str:
+    """Sentence on an argument or option that a command needs and was not given."""
+    if isinstance(param, click.Option):
+        return _said("missing_option", option=param.opts[0])
+    return _said("missing_argument", argument=param.make_metavar(context))
 
 
 def _of_option(error: click.BadOptionUsage, context: click.Context) -> str:

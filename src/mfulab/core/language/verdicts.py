@@ -43,7 +43,8 @@ READ = (
 
 # Flags of a row that others, or the machine, slowed down: they are told before any cause that is
 # read from its time.
-SLOWED_BY = ("other_processes", "beside", "stolen", "disturbed")
+SLOW_STATES = "disturbed"
+SLOWED_BY = ("other_processes", "beside", "stolen", SLOW_STATES)
 
 
 def say(said: Said, language: str = "en") -> str:
@@ -116,17 +117,25 @@ def columns(
 
 
 def disturbance(row: Mapping[str, object], language: str = "en") -> str:
-    """Words for what slowed down a row whose verdict names another cause; empty where nothing
-    did."""
+    """Words for what slowed down a row whose verdict names another cause; empty where nothing did.
+    Slow states of the machine are told alone, as what else runs there brings them about."""
     if _text(row, "verdict") in ("", "shared", "no_mfu"):
         return ""
     flagged = _read(_text(row, "verdict_flags"))
-    return reason({key: flagged[key] for key in SLOWED_BY if flagged.get(key)}, language)
+    slowed = {key: flagged[key] for key in SLOWED_BY if flagged.get(key)}
+    if len(slowed) > 1:
+        slowed.pop(SLOW_STATES, None)
+    return reason(slowed, language)
+
+
+def padded_side(row: Mapping[str, object]) -> Mapping[str, float]:
+    """Numbers of the matmul that padding a side helps most; empty without one."""
+    return _read(_text(row, "misaligned"))
 
 
 def misaligned(row: Mapping[str, object], language: str = "en") -> str:
     """The sentence on the matmul that padding a side helps most; empty without one."""
-    numbers = _read(_text(row, "misaligned"))
+    numbers = padded_side(row)
     if numbers:
         return sentence("pad_side", numbers, language)
     return ""
@@ -138,14 +147,7 @@ def operator(
     """An operator in words, its name in parentheses: the update, if the optimiser's phase takes its
     `share` percent."""
     text = Texts(language, "verdict")
-    phase_ms = row.get("optimiser_ms")
-    time_s = row.get("time_s")
-    measured = False
-    if isinstance(phase_ms, int | float) and isinstance(time_s, int | float):
-        measured = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
-    if row.get("mode") == "training" and (
-        name.startswith(UPDATES) or (name in IN_UPDATES and measured)
-    ):
+    if is_update(name, share, row):
         return text(
             "update", optimizer=text.name("optimizer", str(row.get("optimizer") or "")), name=name
         )
@@ -153,6 +155,25 @@ def operator(
     if word == name:
         return name
     return f"{word} ({name})"
+
+
+def is_update(name: str, share: float | None, row: Mapping[str, object]) -> bool:
+    """True for an operator of the optimiser's update, whose phase then takes its `share` percent."""
+    if row.get("mode") != "training":
+        return False
+    phase_ms = row.get("optimiser_ms")
+    time_s = row.get("time_s")
+    is_measured = False
+    if isinstance(phase_ms, int | float) and isinstance(time_s, int | float):
+        is_measured = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
+    return name.startswith(UPDATES) or (name in IN_UPDATES and is_measured)
+
+
+def longest_operator(row: Mapping[str, object]) -> tuple[str, float | None]:
+    """Name of the operator that a verdict's sentence names, and its percentage; an empty name
+    without one."""
+    numbers = _read(_text(row, "verdict_numbers"))
+    return str(numbers.get("name") or ""), numbers.get("share")
 
 
 def _text(row: Mapping[str, object], name: str) -> str:

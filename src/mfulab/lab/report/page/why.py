@@ -517,9 +517,9 @@ def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
     worst = fed.loc[fed["input_wait_percent"].idxmax()]
     beside = frames.own(beside)
     key = "loader_yes" if worst["input_wait_percent"] >= WAITING else "loader_no"
-    sentences = [
-        text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))
-    ]
+    share = percent(worst["input_wait_percent"])
+    named = {"model": worst["model"], "machine": worst["machine"]}
+    sentences = [text(key, share=share, count=len(fed), **named)]
     beside = beside[beside["apart"]] if len(beside) else beside
     if len(beside) and beside["kept"].min() < 100 - WAITING:
         sentences.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
