@@ -1,6 +1,6 @@
 """`mfulab fits MODEL --device NAME`: the peak memory of a step by part, and the largest batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -56,11 +56,13 @@ MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs",
 def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:
     """Prints the parts, the peak and the largest batch; the status is 1 where the step does not
     fit."""
-    fit = fits(config_of(model, words, asked["sequence_length"]), **asked)
+    config = config_of(model, words, asked["sequence_length"])
+    fit = fits(config, **asked)
     if as_json:
         say_json(_answer(fit).line(asdict(fit)))
     else:
-        _print(fit)
+        asked["sequence_length"] = asked["sequence_length"] or config.sequence_length
+        _print(fit, asked)
     return int(not fit.fits)
 
 
@@ -79,10 +81,24 @@ def _answer(fit: Fit) -> Answer:
     )
 
 
-def _print(fit: Fit) -> None:
+def _setting(fit: Fit, asked: Mapping[str, Any], text: Texts) -> str:
+    """What the peak is of: `training, bf16, adamw, batch 4, 1024 tokens`."""
+    why = text.within("why")
+    mode = asked["mode"]
+    words = [text.name("mode", mode), asked["precision"]]
+    if mode == "training":
+        words.append(text.name("optimizer", asked["optimizer"]))
+    words.append(why("batch", batch_size=fit.batch_size))
+    if asked["sequence_length"]:
+        words.append(why("tokens", length=asked["sequence_length"]))
+    return ", ".join(words)
+
+
+def _print(fit: Fit, asked: Mapping[str, Any]) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     text = Texts(usual_language(), "fits")
-    told = {"model": fit.model, "batch": fit.batch_size, "device": fit.device}
+    setting = _setting(fit, asked, text)
+    told = {"model": fit.model, "setting": setting, "device": fit.device}
     sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}
     console.print(text("fits" if fit.fits else "fits_not", **told, **sizes))
     parts = {name: getattr(fit, f"{name}_bytes") for name in MEMORY_PARTS}

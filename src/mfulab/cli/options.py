@@ -153,10 +153,12 @@ def beginning(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 class Location(click.Path):
-    """A path that a file system can hold; `is_file`: a file to write, not a folder."""
+    """A path that a file system can hold; `is_file`: a file to write, not a folder; `is_folder`: a
+    folder, there or to be made."""
 
-    def __init__(self, is_file: bool = False) -> None:
+    def __init__(self, is_file: bool = False, is_folder: bool = False) -> None:
         super().__init__(path_type=Path, dir_okay=not is_file)
+        self.is_folder = is_folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = os.fsencode(value)
@@ -167,6 +169,9 @@ class Location(click.Path):
             named = short(os.fsdecode(value))
             bounds: Numbers = {"value": named, "name": LONGEST_NAME, "path": LONGEST_PATH}
             raise RefusedValueError(Said("path_too_long", bounds), param, ctx)
+        if self.is_folder and Path(os.fsdecode(path)).is_file():
+            named = short(os.fsdecode(value))
+            raise RefusedValueError(Said("file_for_a_folder", {"value": named}), param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -223,6 +228,7 @@ class Overrides(Text):
 
 PATH = Location()
 FILE = Location(is_file=True)
+FOLDER = Location(is_folder=True)
 SHARE = Share()
 TEXT = Text()
 ADDRESS = Address()
@@ -350,7 +356,9 @@ def listing(names: Callable[[], Iterable[str]], what: str) -> Callable[..., Any]
 
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-TABLES = click.option("--tables", type=PATH, default="results/tables", help="Folder of the tables.")
+TABLES = click.option(
+    "--tables", type=FOLDER, default="results/tables", help="Folder of the tables."
+)
 
 
 LANGUAGE = click.option(
