@@ -12,12 +12,13 @@ from typing import Literal, Required, TypedDict
 from rich.table import Column, Table
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
+from mfulab.core.language.quantities import percent, significant
 from mfulab.core.language.sentences import reason, sentence
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
 from mfulab.core.terminal_language import usual_language
 from mfulab.loop.interactive.show import bar
+from mfulab.mfu.causes import OTHERS
 
 State = Literal["low", "unknown", "healthy"]
 # What a value is held against: of a card's links the most that it can have, of the others the
@@ -108,6 +109,9 @@ def show(line: Line) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     says = told.get(line["state"], text("is_healthy"))
     console.print(f"{line['node']}, {line['device']}: {says}", style="bold")
+    others = line["values"].get("other_processes_percent", {}).get("value")
+    if others is not None and others >= OTHERS:
+        console.print(text("beside", share=percent(others)), style="bold red")
     console.print(_values(line, text))
 
 

@@ -82,7 +82,7 @@ def _answer(fit: Fit) -> Answer:
 
 
 def _setting(fit: Fit, asked: Mapping[str, Any], text: Texts) -> str:
-    """What the peak is of: `training, bf16, adamw, batch 4, 1024 tokens`."""
+    """Words for what the peak is of: `training, bf16, AdamW, batch 4, 1024 tokens`."""
     why = text.within("why")
     mode = asked["mode"]
     words = [text.name("mode", mode), asked["precision"]]

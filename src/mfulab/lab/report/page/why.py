@@ -527,6 +527,7 @@ def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
+    """A line an answer: whether the format is emulated, then the runs of each."""
     if pairs.empty:
         return text("bf16_unknown")
     sentences = []
@@ -556,4 +557,4 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
         if low != high:
             key = "bf16_emulated"
         sentences.insert(0, text(key, low=low, high=high))
-    return " ".join(sentences)
+    return "\n".join(sentences)
