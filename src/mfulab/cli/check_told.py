@@ -109,9 +109,10 @@ def show(line: Line) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     says = told.get(line["state"], text("is_healthy"))
     console.print(f"{line['node']}, {line['device']}: {says}", style="bold")
-    others = line["values"].get("other_processes_percent", {}).get("value")
-    if others is not None and others >= OTHERS:
-        console.print(text("beside", share=percent(others)), style="bold red")
+    others = line["values"].get("other_processes_percent")
+    share = None if others is None else others["value"]
+    if share is not None and share >= OTHERS:
+        console.print(text("beside", share=percent(share)), style="bold red")
     console.print(_values(line, text))
 
 
