@@ -14,7 +14,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli import check, check_text
 from mfulab.cli.main import main
-from mfulab.core.language import Texts
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.language.sentences import sentence
 from mfulab.device import compute, identity, vendors
 from mfulab.device.vendors import nvidia
@@ -434,3 +434,17 @@ def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):
     for words in (source, text.name("check_state", "low"), sentence("no_gpu", {}, "ko")):
         assert words in shown
     assert not re.search(r"low|datasheet|reference", shown)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("others", [None, 3.0, 86.5])
+def test_a_check_beside_other_load_says_so_first(others, language, monkeypatch, capsys):
+    monkeypatch.setattr(check_text, "usual_language", lambda: language)
+    reading = {"value": others, "unit": "%", "reason": "", "reference": None}
+    reading |= {"source": "", "share": None, "state": "unknown"}
+    values = {"other_processes_percent": reading}
+    line = {"node": "a", "device": "b", "kind": "cpu", "values": values, "state": "unknown"}
+    check_text.show(line)
+    sentence = Texts(language, "check")("beside", share="86")
+
+    assert (sentence[:12] in capsys.readouterr().out) is (others == 86.5)

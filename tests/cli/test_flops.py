@@ -131,7 +131,7 @@ def test_a_count_is_in_the_terminals_language_and_says_its_batch(language, tmp_p
     assert main(["flops", str(tmp_path), *options]) == 0
     printed = capsys.readouterr().out
     text = Texts(language, "flops")
-    assert text("of_batch", batch=3) in printed
+    assert text("of_batch_tokens", batch=3, tokens=16) in printed
     assert text("all_formulas") in printed
     if language == "ko":
         for word in ("forward", "parameters", "certainty", "formula", "matmul"):

@@ -17,7 +17,10 @@ from support.workflow_copy import ROOT
 import mfulab
 from mfulab.cli.commands import COMMANDS
 from mfulab.cli.main import main, tree
+from mfulab.cli.options import short
 from mfulab.core.errors import FEW, unknown
+from mfulab.core.language.sentences import sentence
+from mfulab.core.said import Said
 from mfulab.lab.report import figures
 from mfulab.mfu import models
 
@@ -236,3 +239,20 @@ def test_help_waits_for_nothing_that_measures():
     assert not {"torch", "numpy", "rich", "pydantic", "psutil"} & set(loaded)
     own = {name for name in loaded if name.startswith("mfulab.cli.")}
     assert own == {f"mfulab.cli.{name}" for name in ("main", "commands", "help", "options")}
+
+
+@pytest.mark.parametrize(
+    "words", [["tables", "--root"], ["figures", "--out"], ["refine", "--results"]]
+)
+def test_a_file_in_a_folders_place_is_a_mistake_that_names_it(words, tmp_path, capsys):
+    file = tmp_path / "a file"
+    file.write_text("")
+    assert main([*words, str(file)]) == 2
+    refused = Said("file_for_a_folder", {"value": short(str(file))})
+    assert str(refused) in capsys.readouterr().err
+
+
+def test_a_missing_option_is_named_in_korean(monkeypatch, capsys):
+    monkeypatch.setenv("LANG", "ko_KR.UTF-8")
+    assert main(["fits", "gpt2"]) == 2
+    assert sentence("missing_option", {"option": "--device"}, "ko") in capsys.readouterr().err

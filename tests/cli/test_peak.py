@@ -1,5 +1,6 @@
 """`mfulab peak` of known, unknown and ambiguous devices, which waits for no torch."""
 
+import json
 import re
 import subprocess
 import sys
@@ -90,6 +91,18 @@ def test_an_architecture_or_a_misspelt_name_is_no_short_name():
 def test_a_device_without_any_figure_says_why(capsys):
     assert main(["peak", "Apple M4"]) == 1
     assert "prints no FLOP/s" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_reason_for_an_unknown_format_names_the_same_formats_as_json(capsys):
+    asked = ["peak", "H100 PCIe", "fp4"]
+    assert main(asked) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "--json"]) == 1
+    because = json.loads(capsys.readouterr().out)["answer"]["reason"]["no_peak"]["because"]
+    formats = because.rpartition("it has ")[2].split(", ")
+    assert "fp8" in formats
+    for name in formats:
+        assert name in printed
 
 
 def test_the_device_at_hand(capsys):

@@ -14,6 +14,7 @@ from mfulab.mfu.three_lines import (
     advice,
     device_of,
     finding,
+    kind_of_operator,
     three_lines,
     tried_config,
 )
@@ -57,6 +58,39 @@ def test_padding_replaces_no_other_advice(cause, language):
     assert advice({**plain, "misaligned": PADDED}, language) == advice(plain, language)
     padded = {**plain, "verdict": "shape", "verdict_reason": "misaligned", "misaligned": PADDED}
     assert "640" in advice(padded, language)
+
+
+LONGEST = "other_operators_most"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    ("name", "mode", "kind"),
+    [
+        ("aten::addcdiv_", "training", "update"),
+        ("aten::mul", "training", "others"),
+        ("aten::_softmax", "inference", "attention"),
+        ("aten::batch_norm", "inference", "folded"),
+        ("aten::native_batch_norm_backward", "training", "others"),
+        ("aten::gelu", "inference", "others"),
+    ],
+)
+def test_the_remedy_is_of_the_operator_that_takes_most(name, mode, kind, language):
+    numbers = json.dumps({"name": name, "share": 29.0, "others": 65.0})
+    row = {**RUN, "mode": mode, "verdict": "other_operators", "verdict_reason": LONGEST}
+    row |= {"verdict_numbers": numbers, "precision": "bf16"}
+    text = Texts(language, "advice_operators")
+    assert kind_of_operator(row) == kind
+    assert advice(row, language).startswith(text(kind, narrow=1))
+    assert advice({**row, "precision": "fp32"}, language).startswith(text(kind, narrow=0))
+    assert text(kind, narrow=1) != text(kind, narrow=0)
+
+
+def test_padding_saves_no_more_than_its_matmul_loses():
+    row = {**RUN, "verdict": "shape", "verdict_reason": "misaligned", "misaligned": PADDED}
+    row |= {"matmuls_below_best_ms": 6.0}
+    assert "1.24 of 10.0 ms" in advice(row)
+    assert "6.00 of 10.0 ms" in advice({**row, "verdict_reason": "executed"})
 
 
 @pytest.mark.parametrize("cause", ["no_mfu", "busy_not_useful", "not_explained", "overhead"])

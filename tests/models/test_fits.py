@@ -130,7 +130,8 @@ def test_the_command_says_what_fits(capsys):
     assert main(["fits", "torch.nn.Linear", "input_shape=[64]", "arguments.in_features=64", "arguments.out_features=64",
                  "--batch-size", "4", "--device", H100]) == 0  # fmt: skip
     said = capsys.readouterr().out
-    assert said.startswith("Linear, batch 4: peak 67.")
+    setting = "training, bf16, AdamW, batch\u00a04"
+    assert said.startswith(f"Linear, {setting}: peak 67.")
     assert "largest batch: " in said
     big = ["arguments.in_features=200000", "arguments.out_features=200000"]
     options = ["fits", "torch.nn.Linear", "input_shape=[200000]", *big, "--json", "--device", H100]

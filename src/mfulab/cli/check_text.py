@@ -12,12 +12,13 @@ from typing import Literal, Required, TypedDict
 from rich.table import Column, Table
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
+from mfulab.core.language.quantities import percent, significant
 from mfulab.core.language.sentences import reason, sentence
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
 from mfulab.core.terminal_language import usual_language
 from mfulab.loop.interactive.show import bar
+from mfulab.mfu.causes import OTHERS
 
 State = Literal["low", "unknown", "healthy"]
 # Source of a reference. card_most: the most links that the card can have; cards_median and
@@ -110,6 +111,10 @@ def show(line: Line) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     verdict = verdicts[line["state"]]
     console.print(f"{line['node']}, {line['device']}: {verdict}", style="bold")
+    others = line["values"].get("other_processes_percent")
+    share = None if others is None else others["value"]
+    if share is not None and share >= OTHERS:
+        console.print(text("beside", share=percent(share)), style="bold red")
     console.print(_values(line, text))
 
 

@@ -1,7 +1,7 @@
 """`mfulab fits MODEL --device NAME`: predicts the peak memory of a step by part, and the largest
 batch that fits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -62,7 +62,8 @@ def show(model: str, words: Sequence[str], as_json: bool, **options: Any) -> int
     if as_json:
         say_json(_answer(fit).line(asdict(fit)))
     else:
-        _print(fit)
+        options["sequence_length"] = options["sequence_length"] or config.sequence_length
+        _print(fit, options)
     return int(not fit.fits)
 
 
@@ -81,10 +82,24 @@ def _answer(fit: Fit) -> Answer:
     )
 
 
-def _print(fit: Fit) -> None:
+def _setting(fit: Fit, options: Mapping[str, Any], text: Texts) -> str:
+    """Words for what the peak is of: `training, bf16, AdamW, batch 4, 1024 tokens`."""
+    why = text.within("why")
+    mode = options["mode"]
+    words = [text.name("mode", mode), options["precision"]]
+    if mode == "training":
+        words.append(text.name("optimizer", options["optimizer"]))
+    words.append(why("batch", batch_size=fit.batch_size))
+    if options["sequence_length"]:
+        words.append(why("tokens", length=options["sequence_length"]))
+    return ", ".join(words)
+
+
+def _print(fit: Fit, options: Mapping[str, Any]) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     text = Texts(usual_language(), "fits")
-    names = {"model": fit.model, "batch": fit.batch_size, "device": fit.device}
+    setting = _setting(fit, options, text)
+    names = {"model": fit.model, "setting": setting, "device": fit.device}
     sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}
     console.print(text("fits" if fit.fits else "fits_not", **names, **sizes))
     parts = {name: getattr(fit, f"{name}_bytes") for name in MEMORY_PARTS}

@@ -81,7 +81,9 @@ def show(
         say_json(counted.answer.line({"layers": counted.rows, "notes": notes}))
         return
     console = Terminal(highlight=False, soft_wrap=True)
-    console.print(text("of_batch", batch=batch_size), style="dim")
+    tokens = sequence_length or config.sequence_length
+    key = "of_batch_tokens" if tokens else "of_batch"
+    console.print(text(key, batch=batch_size, tokens=tokens), style="dim")
     console.print(render(counted.rows, text, depth=depth))
     for line in notes:
         console.print(line, markup=False)

@@ -194,7 +194,7 @@ def _mistake(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         why = _sentence("no_such_option", option=error.option_name)
     elif isinstance(error, click.MissingParameter) and error.param is not None:
-        why = _sentence("missing_argument", argument=error.param.make_metavar(context))
+        why = _missing(error.param, context)
     elif isinstance(error, ExtraArgumentError):
         why = _sentence("extra_argument", argument=error.words)
     elif isinstance(error, RefusedValueError) and error.param is not None:
@@ -206,6 +206,13 @@ def _mistake(error: click.ClickException) -> str:
         why = _sentence(_option_mistake(error, context), option=error.option_name)
     usage = context.get_usage().partition(" ")[2]
     return _sentence("mistake", usage=usage, command=context.command_path, why=why) + "\n"
+
+
+def _missing(param: click.Parameter, context: click.Context) -> str:
+    """Sentence about a missing argument or option."""
+    if isinstance(param, click.Option):
+        return _sentence("missing_option", option=param.opts[0])
+    return _sentence("missing_argument", argument=param.make_metavar(context))
 
 
 def _option_mistake(error: click.BadOptionUsage, context: click.Context) -> str:

@@ -151,10 +151,12 @@ def beginning(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 class Location(click.Path):
-    """A path that a file system can hold; if `is_file`, not a folder."""
+    """A path that a file system can hold. With `is_file` it must not be a folder, with `is_folder`
+    not a file; it need not exist."""
 
-    def __init__(self, is_file: bool = False) -> None:
+    def __init__(self, is_file: bool = False, is_folder: bool = False) -> None:
         super().__init__(path_type=Path, dir_okay=not is_file)
+        self.is_folder = is_folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = os.fsencode(value)
@@ -165,6 +167,9 @@ class Location(click.Path):
             shown = short(os.fsdecode(value))
             bounds: Numbers = {"value": shown, "name": LONGEST_NAME, "path": LONGEST_PATH}
             raise RefusedValueError(Said("path_too_long", bounds), param, ctx)
+        if self.is_folder and Path(os.fsdecode(path)).is_file():
+            named = short(os.fsdecode(value))
+            raise RefusedValueError(Said("file_for_a_folder", {"value": named}), param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -217,6 +222,7 @@ class Overrides(Text):
 
 PATH = Location()
 FILE = Location(is_file=True)
+FOLDER = Location(is_folder=True)
 SHARE = Share()
 TEXT = Text()
 ADDRESS = Address()
@@ -344,7 +350,9 @@ def listing(names: Callable[[], Iterable[str]], noun: str) -> Callable[..., Any]
 
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-TABLES = click.option("--tables", type=PATH, default="results/tables", help="Folder of the tables.")
+TABLES = click.option(
+    "--tables", type=FOLDER, default="results/tables", help="Folder of the tables."
+)
 
 
 LANGUAGE = click.option(

@@ -8,6 +8,7 @@ from mfulab.cli.options import (
     AS_JSON,
     FIGURE,
     FILE,
+    FOLDER,
     LANGUAGE,
     PATH,
     TABLES,
@@ -26,7 +27,7 @@ TOPICS = click.option(
 
 @command("figures", "figures --only ceilings roofline --formats svg")
 @TABLES
-@click.option("--out", type=PATH, default="reports/figures")
+@click.option("--out", type=FOLDER, default="reports/figures")
 @several("--only", type=FIGURE, help="Draw these figures alone.")
 @several("--formats", type=Choice(["svg", "png", "pdf"]), default=["svg", "png", "pdf"])
 @LANGUAGE
@@ -48,7 +49,7 @@ def figures(**options: Any) -> int:
 @click.argument("which", metavar="TEXT", required=True)
 @TOPICS
 @TABLES
-@click.option("--out", type=PATH, default="reports/slides")
+@click.option("--out", type=FOLDER, default="reports/slides")
 @LANGUAGE
 def slides(**options: Any) -> None:
     """Draws slides of one text of the seminar."""
@@ -59,8 +60,8 @@ def slides(**options: Any) -> None:
 
 @command("topics", "topics --json")
 @TOPICS
-@click.option("--tables", type=PATH, help="Folder of tables; empty: the recordings'.")
-@click.option("--config", type=PATH, default="config")
+@click.option("--tables", type=FOLDER, help="Folder of tables; empty: the recordings'.")
+@click.option("--config", type=FOLDER, default="config")
 @click.option("--notebook", type=PATH, default="notebooks/seminar.ipynb")
 @AS_JSON
 def topics(**options: Any) -> int:
@@ -73,7 +74,7 @@ def topics(**options: Any) -> int:
 @command("page", "page --language ko")
 @TABLES
 @click.option(
-    "--figures", "drawn", type=PATH, help="Folder of drawn figures; missing ones are drawn."
+    "--figures", "drawn", type=FOLDER, help="Folder of drawn figures; missing ones are drawn."
 )
 @click.option("--out", type=FILE, default="reports/report.html")
 @LANGUAGE

@@ -19,6 +19,7 @@ from mfulab.device.datasheets import MOST, Datasheet, datasheets, find
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.device.samplers.reading import UNTOLD
+from mfulab.peaks.lookup import known
 from mfulab.peaks.names import variants
 from mfulab.peaks.rates import figure, rates
 
@@ -156,7 +157,7 @@ def _why(found: Peak, sheet: Datasheet | None, text: Texts) -> str:
     if sheet is None:
         return sentence(found.reason.key, found.reason.numbers, text.language)
     if rates(sheet):
-        return text("lacks", device=sheet.device)
+        return text("lacks", device=sheet.device, formats=", ".join(known(sheet)))
     return text("not_printed")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from mfulab.cli.options import FILE, PATH, command, several
+from mfulab.cli.options import FILE, FOLDER, PATH, command, several
 from mfulab.cli.signals import ended_by_signals
 
 
@@ -13,13 +13,13 @@ from mfulab.cli.signals import ended_by_signals
 @several("--manifest", type=PATH, help="Experiments to report.")
 @several("--also", type=PATH, help="Other plans, of which finished rows are shown.")
 @click.option("--partial", is_flag=True, help="Runs without a row are still to come, not failed.")
-@click.option("--root", type=PATH, default=".", help="Base of the manifests' folders.")
-@click.option("--results", type=PATH, help="Also report folders found here that have no plan.")
-@click.option("--reference", type=PATH, help="Also report the recorded machines found here.")
+@click.option("--root", type=FOLDER, default=".", help="Base of the manifests' folders.")
+@click.option("--results", type=FOLDER, help="Also report folders found here that have no plan.")
+@click.option("--reference", type=FOLDER, help="Also report the recorded machines found here.")
 @click.option(
     "--recorded", metavar="NAME", default="", help="Report this one of the recorded machines alone."
 )
-@click.option("--out", type=PATH, default="results/tables")
+@click.option("--out", type=FOLDER, default="results/tables")
 def tables(**options: Any) -> None:
     """Joins rows into tables."""
     from mfulab.lab.tables.build import save
@@ -29,7 +29,7 @@ def tables(**options: Any) -> None:
 
 @command("record", "record nvidia-h100-80gb-hbm3")
 @click.argument("hardware", required=False)
-@click.option("--results", type=PATH, default="results")
+@click.option("--results", type=FOLDER, default="results")
 @click.option(
     "--commit",
     default="",
@@ -54,7 +54,7 @@ def record(**options: Any) -> None:
 
 @command("collect", "collect /mnt/h100/mfulab laptop/results results.tar.gz")
 @click.argument("sources", nargs=-1, type=PATH, metavar="FOLDER…", required=True)
-@click.option("--into", type=PATH, default="results")
+@click.option("--into", type=FOLDER, default="results")
 @click.option(
     "--class",
     "in_class",

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from mfulab.cli.options import COUNT, MINUTES_OR_NONE, PATH, SHARE, command, several
+from mfulab.cli.options import COUNT, FOLDER, MINUTES_OR_NONE, SHARE, command, several
 from mfulab.cli.signals import ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import remove, write_text
@@ -142,7 +142,7 @@ class Refinement:
 
 @command("refine", "refine --minutes 10")
 @click.argument("hardware", required=False)
-@click.option("--results", type=PATH, default="results")
+@click.option("--results", type=FOLDER, default="results")
 @click.option(
     "--widest",
     type=SHARE,

@@ -130,13 +130,45 @@ def advice(row: Row, language: str = "en", is_read: bool = False) -> str:
         return text("by_design")
     if is_read and cause in OF_TRACES:
         return text.within("why")(OF_TRACES[cause])
+    return f"{_remedy(row, cause, text)} {most_saved(row, language)}".strip()
+
+
+def _remedy(row: Row, cause: str, text: Texts) -> str:
+    """Advice against a cause; specific to the operator or the side that the row's sentence names,
+    if it names one."""
+    usual = text.within("advice")
     narrow = text.within("advice_narrow")
-    sentence = text.within("advice")(cause)
+    padded = _side_to_pad(row)
+    if padded:
+        return usual("pad", **padded)
+    kind = kind_of_operator(row)
+    if cause == "other_operators" and kind:
+        return text.within("advice_operators")(kind, narrow=int(is_narrow(row)))
     if is_narrow(row) and narrow.has(cause):
-        sentence = narrow(cause)
-    if cause == "shape" and row.get("verdict_reason") == "misaligned":
-        sentence = verdicts.misaligned(row, language) or sentence
-    return f"{sentence} {most_saved(row, language)}".strip()
+        return narrow(cause)
+    return usual(cause)
+
+
+def _side_to_pad(row: Row) -> Mapping[str, float]:
+    """Numbers of the matmul with a side to pad if that is the row's verdict; empty if not."""
+    if row.get("verdict") == "shape" and row.get("verdict_reason") == "misaligned":
+        return verdicts.padded_side(row)
+    return {}
+
+
+def kind_of_operator(row: Row) -> str:
+    """Kind of the operator that a row's sentence names: a key of section `advice_operators`. Empty
+    if it names none."""
+    name, share = verdicts.longest_operator(row)
+    if not name:
+        return ""
+    if verdicts.is_update(name, share, row):
+        return "update"
+    if "softmax" in name or "attention" in name:
+        return "attention"
+    if "batch_norm" in name and row.get("mode") == "inference":
+        return "folded"
+    return "others"
 
 
 def is_narrow(row: Row) -> bool:
@@ -158,6 +190,9 @@ def most_saved(row: Row, language: str = "en") -> str:
     if lost is None or time_s is None:
         return ""
     part, step, unit = lost.ms, 1e3 * time_s, "ms"
+    padded = _side_to_pad(row)
+    if padded:
+        part = min(part, padded["ms"] - padded["best_ms"])
     if step < 1:
         part, step, unit = 1e3 * part, 1e3 * step, "µs"
     shown = significant(part), significant(step)

@@ -389,6 +389,34 @@ def test_an_operator_is_one_part_over_all_of_its_shapes(functions):
     assert drawn[1].count("aten::mm") == 1
 
 
+def test_a_kernel_is_named_without_its_templates_and_whole_in_its_title(functions):
+    apply = (
+        "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<float>>(int)"
+    )
+    norm = "void at::native::batch_norm_kernel<float>(torch::Accessor<c10::ArrayRef<long>, 3ul>)"
+    copied = "void at::native::unrolled_kernel<at::native::copy_cuda(at::TensorIteratorBase&)::{lambda()}>"
+    multiplied = "void cutlass::Kernel2<cutlass_s1688gemm_tn>(cutlass_s1688gemm_tn::Params)"
+    named = {
+        apply: "vectorized_elementwise_kernel · CUDAFunctor_add",
+        norm: "batch_norm_kernel",
+        copied: "unrolled_kernel · copy_cuda",
+        multiplied: "Kernel2 · cutlass_s1688gemm_tn",
+        "Memset (Device)": "Memset (Device)",
+    }
+    for name, said in named.items():
+        assert functions.evaluate("(name) => brief(name)", name) == said
+    says, title = functions.evaluate(
+        """(name) => {
+            const row = { time_s: 0.1, top_kernels: JSON.stringify({ [name]: 41.23456 }) };
+            const bar = icicle(row, {}).filter((each) => each.className === "icicle").at(-1);
+            return [bar.ariaLabel, bar.firstChild.title];
+        }""",
+        norm,
+    )
+    assert says.startswith("batch_norm_kernel 41.2 ms, 41.2 %;")
+    assert title == f"batch_norm_kernel 41.2 ms, 41.2 %: {norm}"
+
+
 def test_a_rate_is_no_time(functions):
     for column in ("tokens_per_s", "page_faults_per_s", "samples_per_j"):
         assert functions.evaluate("(column) => shown(1500, column)", column) == "1.5 k"

@@ -482,11 +482,12 @@ def test_a_models_best_run_is_a_sound_one(few):
         (
             [99.0, 97.0, 20.0],
             [1.0, 30.0, 90.0],
-            "2 of these 3 best runs read at least 95 % busy; half of these have an MFU of 16 %",
+            "2 of 3 best runs read at least 95 % busy; half of these have an MFU of 16 %",
         ),
         ([99.0, 99.0], [8.0, 8.0], "an MFU of 8.0 % or less, the highest 8.0 %"),
         ([99.0, 10.0], [8.0, 8.0], "1 of 2 best runs reads at least 95 % busy."),
-        ([3.0], [8.0], "0 of 1 best run"),
+        ([3.0], [8.0], Texts("en", "mfu_by_utilization")("finding_none", near=95)),
+        ([99.0], [8.0], Texts("en")("part_all", total=1).capitalize()),
     ],
 )
 def test_the_sentence_on_all_runs(busy, mfu, says):

@@ -26,7 +26,7 @@ TERMS = {
 # A particle follows the sound before it, which a name or a number of any kind does not tell. These
 # values end alike: units, and words of the catalogue.
 PARTICLE = re.compile(r"\{(\w+)([^{}]*)\}(?:이|가|은|는|을|를|과|와|으로|로)(?=[ ,.:]|$)")
-OF_ONE_SOUND = {"cpu", "sides", "kind", "sent", "needed", "size"}
+OF_ONE_SOUND = {"cpu", "sides", "kind", "sent", "needed", "size", "part", "Part"}
 UNIT = ":quantity "
 # Sentences of a table or a column that a page in Korean shows.
 COLUMNS = ("message", "note")

@@ -18,7 +18,7 @@ from matplotlib.ft2font import FT2Font
 
 import mfulab.lab.report
 from mfulab.core.groups import WorkloadConfig
-from mfulab.core.language import LANGUAGES, Texts, catalogue, sentences, verdicts
+from mfulab.core.language import LANGUAGES, PARTS, Texts, catalogue, sentences, verdicts
 from mfulab.core.rows import Status
 from mfulab.core.said import Said, as_json, from_json, of_source
 from mfulab.core.yaml_text import SafeLoader
@@ -82,7 +82,23 @@ def keys(language: str) -> set[tuple[str, str]]:
 
 
 def placeholders(text: object) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(str(text)) if name}
+    names = {name for _, name, _, _ in Formatter().parse(str(text)) if name}
+    if names & set(PARTS):  # in words what these two are
+        names |= {"count", "total"}
+    return names - set(PARTS)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_count_of_a_total_reads_as_words_for_all_and_for_the_only_one(language):
+    text = Texts(language)
+    told = {(count, total): text.part(count, total) for total in (1, 4) for count in (0, 1, total)}
+    assert len(set(told.values())) == len(told)
+    assert told[1, 4] == text("part_of", count=1, total=4)
+    assert "1" not in told[4, 4]
+    assert told[4, 4].count("4") == 1
+    sentence = verdicts.sentence("disturbed", {"count": 1, "total": 1, "slowdown": 2}, language)
+    assert told[1, 1] in sentence
+    assert text.part(1.0, 4.0) == told[1, 4]
 
 
 @cache
@@ -344,9 +360,13 @@ def test_what_disturbed_a_run_is_told_before_the_cause(language):
     beside = verdicts.sentence("beside", {"share": 50.0}, language)
     assert told["verdict_reason"] == f"{beside}; {alone['verdict_reason']}"
     assert told["verdict"].endswith(f": {alone['verdict']}")
-    slow = judged(row | {"disturbed_replicates": 1.0, "replicates": 3.0, "slowdown": 1.4})
-    found = len(verdicts.columns(slow, "", language)["verdict_reason"].split("; "))
-    assert found == 3, "both, then the cause"
+    states = {"disturbed_replicates": 1.0, "replicates": 3.0, "slowdown": 1.4}
+    both = verdicts.columns(judged(row | states), "", language)
+    assert both["verdict_reason"] == told["verdict_reason"], "other load brings slow states about"
+    assert len(both["verdict_flags"].split("; ")) == 2
+    slow = verdicts.columns(judged(row | states | {"other_processes_percent": 3.0}), "", language)
+    numbers = {"count": 1.0, "total": 3.0, "slowdown": 1.4}
+    assert slow["verdict_reason"].startswith(verdicts.sentence("disturbed", numbers, language))
     shared = judged({**row, "utilization_percent": 50.0})
     seen = verdicts.columns(shared, "", language)["verdict"]
     assert seen == Texts(language).name("cause", "shared"), "said once"

@@ -74,7 +74,7 @@ def test_the_sentence_names_cards_that_suffice(tmp_path):
 
 def test_where_the_smallest_card_suffices_no_leaner_way_is_told(tmp_path):
     told = heard_of(memory_breakdown, rows(tmp_path, counted(), steps=(trained(),)))
-    [adam], [measured] = told["finding"], told["measured"]
+    [adam], [measured] = told["finding"], told["measured_below"]
     assert (adam["needed"], adam["state"]) == ("24.00 GB", "50")
     assert told["fits_all"] == [{"gigabytes": 24.0}]
     assert "least" not in told
@@ -84,7 +84,7 @@ def test_where_the_smallest_card_suffices_no_leaner_way_is_told(tmp_path):
 def test_what_fits_no_card_says_so(tmp_path):
     told = heard_of(memory_breakdown, rows(tmp_path, counted(4e11)))
     assert told["fits_none"] == [{"card": "Instinct MI300X"}]
-    assert "measured" not in told
+    assert not any(key.startswith("measured") for key in told)
 
 
 def test_a_model_without_blocks_to_recompute_is_not_drawn(tmp_path):

@@ -205,7 +205,7 @@ def test_bf16_says_in_a_sentence_that_it_is_emulated(times, words, language):
     rows = [profile(0.1, model=f"net{place}") for place in range(len(times))]
     rows += [emulated(time, model=f"net{place}") for place, time in enumerate(times)]
     told = why._bf16_says(why.bf16(pd.concat(rows, ignore_index=True)), Texts(language, "why"))
-    first = told.split(". ")[0]
+    first = told.splitlines()[0]
     assert "fp32" in first
     assert all(word in first for word in words)
     native = why._bf16_says(
@@ -238,7 +238,8 @@ def test_recorded_rows_say_nothing_of_what_was_measured_here():
     beside = tables(profile(0.1, steady=False, precision_percent=None))
     beside["matmul"] = beside["matmul"].assign(recorded=True, precision_percent=0.5, steady=False)
     assert trust.precision(beside) == ""
-    assert trust.summary(beside)[0].startswith("1 of 1 ")
+    only = {"count": 1, "total": 1}
+    assert trust.summary(beside)[0] == Texts("en", "trust")("rows_alone", **only)
     several = tables(profile(0.1, 0.2).assign(precision_percent=[4.0, None]))
     text = Texts("en", "trust")
     known = {
@@ -376,7 +377,7 @@ def test_a_run_in_bf16_is_named_with_what_is_not_plain():
     halves = [profile(time, precision=name) for time, name in ((0.05, "bf16"), (0.2, "amp_bf16"))]
     says = answered(profile(0.1), *halves)[-1]["says"]
     autocast = Texts().name("precision", "amp_bf16")
-    yes, no = says.split(". ")
+    yes, no = says.splitlines()
     assert re.findall(r"\(([\d.]+)×\)", yes) == ["2.00"]
     assert re.findall(r"\(([\d.]+)×\)", no) == ["0.500"]
     assert (autocast in yes, autocast in no) == (False, True)

@@ -391,7 +391,8 @@ def test_a_row_left_out_has_its_status_and_leaves_a_run_with_fewer_processes(tmp
     ended_by = sweep(begun=time.time() - 159).why_not(RUN)
     row = record_failure("count_flops", config, ended_by)
     found = verdicts.message(row.message)
-    assert found == "budget_min=3: about 2 s did not fit into 1 s. To measure it: COMMAND"
+    told = {"budget_min": 3, "needed_s": 2, "command": "COMMAND"}
+    assert found == verdicts.sentence("left_out_for_budget", told)
     assert (row.status, row.process_s) == ("not_measured", None)
     with (config.parent / "row.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["status"] == "not_measured"

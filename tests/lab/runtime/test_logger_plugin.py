@@ -254,7 +254,7 @@ def test_figures_that_a_checkpoint_adds_are_no_runs() -> None:
 def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:
     """One alone says its whole message; several of one reason say it once."""
     handler = handler_of()
-    message = "budget_min=1: about 9 s did not fit into 0 s. To measure it: snakemake"
+    message = "budget_min=1: too little time was left for its 9 s or so. To measure it: snakemake"
     ended_by = endings.ending(endings.LEFT_OUT, budget_min=1, command="snakemake")
     remark = Remark("not_measured", message, ended_by)
     handler.skipped = [(Run("measure", "a", 0.0), remark)]

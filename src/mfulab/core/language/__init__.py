@@ -1,6 +1,6 @@
 """All sentences of figures, page and verdicts, in one catalogue per language and none in code."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -18,6 +18,7 @@ from mfulab.core.language.quantities import (
 
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
 LANGUAGES = tuple(_CATALOGUES)
+PARTS = ("part", "Part")  # places of a template for a count of a total
 
 
 class Texts:
@@ -48,6 +49,15 @@ class Texts:
         """The word for a value of the data (`mode`, `training`), or the value itself if the
         catalogue has no word."""
         return str(self.words(kind).get(value, value))
+
+    def part(self, count: float, total: float) -> str:
+        """`3 of 4` before a noun; other words for none, for all and for the only one."""
+        key = "part_of"
+        if not count:
+            key = "part_none"
+        elif count == total:
+            key = "part_all"
+        return self.within("common")(key, count=count, total=total)
 
     def duration(self, seconds: float) -> str:
         """Formats a time in seconds, minutes or hours."""
@@ -81,11 +91,20 @@ class _Words(Formatter):
 
     `{n:run|runs}` picks the singular or plural, `{t:quantity s}` adds an SI prefix and unit,
     `{t:duration}` formats seconds, `{v:speed}` takes TFLOP/s, `{p:percent}` is never 0.0.
-    `{v:significant 2}` has two digits, `{row[mode]:name mode}` is the word for a mode.
+    `{v:significant 2}` has two digits, `{row[mode]:name mode}` is the word for a mode. `{part}` is
+    `count` of `total` in words; `{Part}` begins a sentence.
     """
 
     def __init__(self, text: Texts):
         self._text = text
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if key in PARTS and key not in kwargs:
+            words = self._text.part(kwargs["count"], kwargs["total"])
+            if key == PARTS[1]:
+                return words[:1].upper() + words[1:]
+            return words
+        return super().get_value(key, args, kwargs)
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:

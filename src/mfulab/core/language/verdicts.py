@@ -43,7 +43,8 @@ READ = (
 
 # Flags of a row that other processes or the machine slowed down. They are shown first, since its
 # time, from which causes follow, is then not its own.
-SLOWED_BY = ("other_processes", "beside", "stolen", "disturbed")
+SLOW_STATES = "disturbed"
+SLOWED_BY = ("other_processes", "beside", "stolen", SLOW_STATES)
 
 
 def say(said: Said, language: str = "en") -> str:
@@ -116,16 +117,25 @@ def columns(
 
 def disturbance(row: Mapping[str, object], language: str = "en") -> str:
     """Says what slowed a row down, in addition to its verdict. "" if nothing did, there is no
-    verdict, or the verdict says so itself."""
+    verdict, or the verdict says so itself. Slow states of the machine are named only if nothing
+    else is, since other load causes them."""
     if _text(row, "verdict") in ("", "shared", "no_mfu"):
         return ""
     flagged = _read(_text(row, "verdict_flags"))
-    return reason({key: flagged[key] for key in SLOWED_BY if flagged.get(key)}, language)
+    slowed = {key: flagged[key] for key in SLOWED_BY if flagged.get(key)}
+    if len(slowed) > 1:
+        slowed.pop(SLOW_STATES, None)
+    return reason(slowed, language)
+
+
+def padded_side(row: Mapping[str, object]) -> Mapping[str, float]:
+    """Numbers of the matmul that gains most from padding a side; empty if there is none."""
+    return _read(_text(row, "misaligned"))
 
 
 def misaligned(row: Mapping[str, object], language: str = "en") -> str:
     """The sentence about the matmul that gains most from padding a side; "" if there is none."""
-    numbers = _read(_text(row, "misaligned"))
+    numbers = padded_side(row)
     if numbers:
         return sentence("pad_side", numbers, language)
     return ""
@@ -138,19 +148,33 @@ def operator(
     called its update; common ones such as aten::mul only if its phase takes at least `share`
     percent."""
     text = Texts(language, "verdict")
-    phase_ms = row.get("optimiser_ms")
-    time_s = row.get("time_s")
-    is_long = False  # whether the optimiser's phase is at least as long as this operator
-    if isinstance(phase_ms, int | float) and isinstance(time_s, int | float):
-        is_long = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
-    is_update = name.startswith(UPDATES) or (name in IN_UPDATES and is_long)
-    if row.get("mode") == "training" and is_update:
+    if is_update(name, share, row):
         optimizer = text.name("optimizer", _text(row, "optimizer"))
         return text("update", optimizer=optimizer, name=name)
     word = text.name("operator", name)
     if word == name:
         return name
     return f"{word} ({name})"
+
+
+def is_update(name: str, share: float | None, row: Mapping[str, object]) -> bool:
+    """True for an operator of the optimiser's update. A common one such as aten::mul counts only if
+    the optimiser's phase takes at least `share` percent of the step."""
+    if row.get("mode") != "training":
+        return False
+    phase_ms = row.get("optimiser_ms")
+    time_s = row.get("time_s")
+    is_measured = False
+    if isinstance(phase_ms, int | float) and isinstance(time_s, int | float):
+        is_measured = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
+    return name.startswith(UPDATES) or (name in IN_UPDATES and is_measured)
+
+
+def longest_operator(row: Mapping[str, object]) -> tuple[str, float | None]:
+    """Name of the operator that a verdict's sentence names, and its share in percent. The name is
+    empty if there is none."""
+    numbers = _read(_text(row, "verdict_numbers"))
+    return str(numbers.get("name") or ""), numbers.get("share")
 
 
 def _text(row: Mapping[str, object], name: str) -> str:

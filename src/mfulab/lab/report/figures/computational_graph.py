@@ -9,8 +9,8 @@ from mfulab.lab.report.drawing import Figure, Texts, kinds, quantity, style
 from mfulab.lab.report.figures.training_phases import COLORS
 from mfulab.lab.report.frames import DataFrame, Tables, ok
 
-TOPIC = "execution"
-ORDER = 11
+TOPIC = "flops"
+ORDER = 2
 CLAIM = claims.COUNTED
 # Fields of a node, in the order of the column `graph`.
 FIELDS = [

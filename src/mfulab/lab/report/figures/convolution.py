@@ -54,11 +54,14 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Sorts rows by batch, largest first, and adds its label and the factor and MFU after each
     bar."""
     rows = rows.sort_values("batch_size", ascending=False, kind="stable")
-    shares = [f" · {share}" if share else "" for share in specs.shares(rows["mfu_percent"], text)]
-    return rows.assign(
-        case=[text("batch", count=int(batch)) for batch in rows["batch_size"]],
-        words=rows["factor"].map(lambda factor: f"{significant(factor, 2)}×") + shares,
-    )
+    words = []
+    for factor, share in rows[["factor", "mfu_percent"]].itertuples(index=False):
+        parts = [f"{significant(factor, 2)}×"]
+        if share == share:
+            parts.append(text("of_mfu", share=share))
+        words.append(" · ".join(parts))
+    cases = [text("batch", count=int(batch)) for batch in rows["batch_size"]]
+    return rows.assign(case=cases, words=words)
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:

@@ -103,7 +103,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     for share, compile_s in rows[["mfu_percent", "compile_s"]].itertuples(index=False):
         words = []
         if share == share:
-            words = [text("share_of", share=share)]
+            words = [text("of_mfu", share=share)]
         if compile_s == compile_s:
             words.append(text("after", time=compile_s))
         behind.append("\n".join(words))

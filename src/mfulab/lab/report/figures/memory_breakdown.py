@@ -151,10 +151,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
         sentences.append(text("least", way=least.name, **_needed(least["total"], text)))
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
-        deviation = (100 * (measured["measured_bytes"] / measured["total"] - 1)).abs()
-        sentences.append(
-            text("measured", count=len(measured), deviation=percent(deviation.median()))
-        )
+        off = 100 * (measured["measured_bytes"] / measured["total"] - 1)
+        key = "measured"
+        if (off > 0).all():
+            key = "measured_above"
+        elif (off < 0).all():
+            key = "measured_below"
+        deviation = percent(off.abs().median())
+        sentences.append(text(key, count=len(measured), deviation=deviation))
     return " ".join(sentences)
 
 

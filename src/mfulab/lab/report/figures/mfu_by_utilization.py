@@ -32,7 +32,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     near = rows.loc[rows["utilization_percent"] >= NEAR, "mfu_percent"]
     counts = {"count": len(near), "total": len(rows), "near": NEAR}
     key = "finding_few"
-    if len(near) > 1:
+    if near.empty:
+        key = "finding_none"
+    elif len(near) > 1:
         key = "finding"
     return text(key, **counts, half=near.median(), high=near.max())
 

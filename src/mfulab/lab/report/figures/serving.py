@@ -43,7 +43,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if alone.empty or batched.empty:
         return ""
     one = alone.iloc[0]
-    best = batched.loc[batched["latency_p50_s"].idxmin()]
+    best = batched.loc[batched["latency_p95_s"].idxmin()]
     factor = significant(best["answered_per_s"] / one["answered_per_s"])
     sentences = [text("finding", one=one, best=best, factor=factor, way=way(best, text))]
     lowest = rows[

@@ -63,7 +63,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     return rows.assign(
         named=specs.names("precision", rows["precision"], text),
         panel=rows["operation"].map(text),
-        time_us=1e6 * rows["time_s"],
+        time_ms=1e3 * rows["time_s"],
         words=[f"{significant(factor, 2)}×" for factor in rows["factor"]],
     )
 
@@ -73,7 +73,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
 
 
 draw = specs.Bars(
-    x="time_us",
+    x="time_ms",
     y="named",
     told=("time_s", "factor"),
     words="words",

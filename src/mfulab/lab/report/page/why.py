@@ -487,9 +487,9 @@ def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
     worst = fed.loc[fed["input_wait_percent"].idxmax()]
     loaders = frames.own(loaders)
     key = "loader_yes" if worst["input_wait_percent"] >= WAITING else "loader_no"
-    sentences = [
-        text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))
-    ]
+    share = percent(worst["input_wait_percent"])
+    named = {"model": worst["model"], "machine": worst["machine"]}
+    sentences = [text(key, share=share, count=len(fed), **named)]
     if len(loaders):
         loaders = loaders[loaders["apart"]]
     if len(loaders) and loaders["kept"].min() < 100 - WAITING:
@@ -498,7 +498,8 @@ def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
-    """Sentences on the runs for which bf16 is worth it or not, best first, and on emulated bf16."""
+    """One line each: whether bf16 is emulated, then the runs for which it is worth it or not, best
+    first."""
     if pairs.empty:
         return text("bf16_unknown")
     sentences = []
@@ -527,4 +528,4 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
         if low != high:
             key = "bf16_emulated"
         sentences.insert(0, text(key, low=low, high=high))
-    return " ".join(sentences)
+    return "\n".join(sentences)

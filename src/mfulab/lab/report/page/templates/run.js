@@ -70,16 +70,16 @@ function icicle(record, detail) {
     [words.budget, named(groups.budget)],
     [words.phases, named(groups.phases)],
     [words.operators, summed(operators())],
-    [words.kernels, shares(record.top_kernels)],
+    [words.kernels, shares(record.top_kernels).map((part) => ({ ...part, label: brief(part.name) }))],
   ].filter(([, parts]) => parts.length);
   if (!levels.length) return [];
   const line = (parts) => {
     const left = whole - parts.reduce((sum, { ms }) => sum + ms, 0);
     const all = left > whole / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
-    const says = all.map(({ name, ms }) => `${name} ${shown(ms, "_ms")}, ${shown((100 * ms) / whole, "percent")}`);
+    const says = all.map(({ name, label, ms }) => `${label ?? name} ${shown(three(ms), "_ms")}, ${shown(three((100 * ms) / whole), "percent")}`);
     const ink = ({ color, hue, rest }, index) => color ?? (rest ? "var(--grid)" : `color-mix(in srgb, var(--c${(hue ?? index) % 8}) 35%, var(--paper))`);
     const bar = element("div", { className: "icicle", role: "img", ariaLabel: says.join("; ") }, ...all.map((part, index) => {
-      const drawn = element("span", { title: says[index], className: part.hue === undefined ? "" : "thin" });
+      const drawn = element("span", { title: part.label ? `${says[index]}: ${part.name}` : says[index], className: part.hue === undefined ? "" : "thin" });
       Object.assign(drawn.style, { flexGrow: part.ms, background: ink(part, index) });
       return drawn;
     }));
@@ -98,6 +98,18 @@ function icicle(record, detail) {
     ...modules(JSON.parse(record.module_times || "[]"), whole),
     ...(roofs.length ? roofline(roofs) : []),
   ];
+}
+
+const three = (number) => Number(number.toPrecision(3)); // digits that a share of a traced step is good for
+
+// A kernel's name without namespaces, templates and arguments, with the function that a general one applies.
+function brief(name) {
+  if (!name.includes("<")) return name;
+  const plain = name.replaceAll("(anonymous namespace)::", "");
+  const own = plain.split(/[<(]/)[0].split(/::| /).at(-1);
+  const functors = plain.match(/\w*(?:Functor\w*|_functor|gemm\w*)/g) ?? [];
+  const applied = functors.at(-1) ?? plain.match(/(\w+)\(at::Tensor/)?.[1];
+  return applied && applied !== own ? `${own} · ${applied}` : own;
 }
 
 // Parts of one name as one part, the longest first: an operator over all of its shapes.
