@@ -140,7 +140,7 @@ def _remedy(row: Row, cause: str, text: Texts) -> str:
     narrow = text.within("advice_narrow")
     padded = _side_to_pad(row)
     if padded:
-        return usual("pad", **padded)
+        return text("pad", **padded)
     kind = kind_of_operator(row)
     if cause == "other_operators" and kind:
         return text.within("advice_operators")(kind, narrow=int(is_narrow(row)))
