@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mfulab.core.language import LANGUAGES, Texts
+from mfulab.core.language import LANGUAGES, Texts, verdicts
 from mfulab.mfu import models
 from mfulab.mfu.causes import BY_KEY
 from mfulab.mfu.models import is_load, names
@@ -196,3 +196,23 @@ def test_a_narrow_format_gets_no_advice_for_a_narrower_one(cause, language):
     assert advice({**run, "effective_precision": "tf32"}, language).startswith(usual)
     for precision in ("bf16", "fp16", "fp8"):
         assert advice({**run, "effective_precision": precision}, language).startswith(narrow)
+
+
+STRANGE = (
+    {"verdict": "shape", "verdict_reason": "misaligned", "misaligned": '{"side": 606}'},
+    {"verdict": "shape", "verdict_reason": "misaligned", "misaligned": "[1]"},
+    {"verdict": "shape", "verdict_reason": "misaligned",
+     "misaligned": '{"side": "a", "padded": "b", "ms": "c", "best_ms": {"d": 1}}'},
+    {"verdict": "other_operators", "verdict_numbers": '{"name": "aten::mul", "share": "x"}'},
+    {"verdict": "other_operators", "verdict_numbers": '{"name": ["aten::mul"], "share": {"a": 1}}'},
+    {"verdict": "other_operators", "verdict_numbers": "[]"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("cells", STRANGE)
+def test_cells_of_a_strangers_row_cost_its_specific_remedy_alone(cells, language):
+    row = RUN | {"mode": "training", "optimiser_ms": 5.0, "other_operators_ms": 4.0} | cells
+    usual = Texts(language, "advice")(cells["verdict"])
+    assert usual in advice(row, language) or kind_of_operator(row) == "others"
+    verdicts.columns(row, language=language)

@@ -46,11 +46,11 @@ def as_told(words: object) -> Said:
 
 
 def said_by(error: BaseException) -> Said:
-    """The sentence that an error carries in `said`, or its message as a text."""
+    """The sentence that an error carries in `said`, or its message as a text on one line."""
     said = getattr(error, "said", None)
     if isinstance(said, Said):
         return said
-    return as_told(error)
+    return as_told(" ".join(str(error).split()))
 
 
 def of_source(source: str, reason: Said | str) -> Said:

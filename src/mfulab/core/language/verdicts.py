@@ -2,7 +2,7 @@
 key, are shown unchanged."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts
@@ -45,6 +45,7 @@ READ = (
 # time, from which causes follow, is then not its own.
 SLOW_STATES = "disturbed"
 SLOWED_BY = ("other_processes", "beside", "stolen", SLOW_STATES)
+PADDED_SIDE = ("side", "padded", "ms", "best_ms")  # numbers of the matmul with a side to pad
 
 
 def say(said: Said, language: str = "en") -> str:
@@ -129,8 +130,12 @@ def disturbance(row: Mapping[str, object], language: str = "en") -> str:
 
 
 def padded_side(row: Mapping[str, object]) -> Mapping[str, float]:
-    """Numbers of the matmul that gains most from padding a side; empty if there is none."""
-    return _read(_text(row, "misaligned"))
+    """Numbers of the matmul that gains most from padding a side. Empty if there is none, or if the
+    cell, which may come from elsewhere, does not hold them."""
+    numbers = _read(_text(row, "misaligned"))
+    if all(_is_number(numbers.get(name)) for name in PADDED_SIDE):
+        return numbers
+    return {}
 
 
 def misaligned(row: Mapping[str, object], language: str = "en") -> str:
@@ -162,19 +167,25 @@ def is_update(name: str, share: float | None, row: Mapping[str, object]) -> bool
     the optimiser's phase takes at least `share` percent of the step."""
     if row.get("mode") != "training":
         return False
+    if name.startswith(UPDATES):
+        return True
     phase_ms = row.get("optimiser_ms")
     time_s = row.get("time_s")
-    is_measured = False
-    if isinstance(phase_ms, int | float) and isinstance(time_s, int | float):
-        is_measured = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
-    return name.startswith(UPDATES) or (name in IN_UPDATES and is_measured)
+    if name not in IN_UPDATES or not (_is_number(phase_ms) and _is_number(time_s)):
+        return False
+    return _is_number(share) and time_s > 0 and phase_ms / time_s / 10 >= share
 
 
 def longest_operator(row: Mapping[str, object]) -> tuple[str, float | None]:
     """Name of the operator that a verdict's sentence names, and its share in percent. The name is
-    empty if there is none."""
+    empty if there is none; the share is None if it is no number."""
     numbers = _read(_text(row, "verdict_numbers"))
-    return str(numbers.get("name") or ""), numbers.get("share")
+    share = numbers.get("share")
+    return str(numbers.get("name") or ""), share if _is_number(share) else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float)
 
 
 def _text(row: Mapping[str, object], name: str) -> str:
