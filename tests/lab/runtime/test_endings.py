@@ -28,7 +28,7 @@ def test_each_ending_has_words_in_both_languages(ended_by):
     assert re.search("[가-힣]", korean)
     for name, number in endings.numbers_of(ended_by).items():
         if name == "left_s":
-            continue  # kept for --json: "0 s were left" explains nothing
+            continue  # kept in the row alone: "0 s were left" explains nothing
         shown = f"{number:g}" if isinstance(number, float) else str(number)
         assert shown in english
         assert shown in korean
