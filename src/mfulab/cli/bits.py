@@ -27,7 +27,7 @@ LONGEST = 400  # characters: the longest finite value of fp64 has 309 digits
     "name",
     type=Choice(["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]),
     default="fp32",
-    help="Format; tf32 takes its 19 bits, fp8 is E4M3.",
+    help="Number format of PATTERN; tf32 has 19 bits here, fp8 is E4M3.",
 )
 @AS_JSON
 def show(pattern: str, name: str, as_json: bool) -> None:

@@ -105,13 +105,13 @@ class _LineOfFile(BaseModel):
     "--baseline",
     type=PATH,
     metavar="FILE",
-    help="Output of an earlier check --json, on an equal device.",
+    help="Compare with FILE, the output of check --json on a device of the same kind.",
 )
 @click.option(
     "--table",
     "nodes",
     metavar="FILE",
-    help="Measure nothing: show lines of --json, one a node, as one table; - is the standard input.",
+    help="Show outputs of check --json, one node per line, as a table without measuring; - reads standard input.",
 )
 @click.option(
     "--cards",
@@ -123,7 +123,7 @@ class _LineOfFile(BaseModel):
     "--prometheus",
     "as_prometheus",
     is_flag=True,
-    help="Print Prometheus's text, for a node exporter's textfiles.",
+    help="Print metrics in Prometheus's text format, for node_exporter's textfile collector.",
 )
 def run(
     device: str,

@@ -78,7 +78,7 @@ COMMANDS: Mapping[str, Entry] = {
         CHECKOUT,
         "refine:run",
         (
-            "Measure the runs again whose times are known least, that fail a check or were not "
+            "Measure again the runs whose times are least certain, that fail a check or were not "
             "steady; the status is 3 if some are left."
         ),
     ),
@@ -173,6 +173,6 @@ COMMANDS: Mapping[str, Entry] = {
     "schema": Entry(
         MAINTAINERS,
         "schema:run",
-        "Print the JSON Schema of a measurement's config or row; without one the table of every key.",
+        "Print the JSON Schema of a measurement's config or row; without MEASUREMENT, a table of every key.",
     ),
 }

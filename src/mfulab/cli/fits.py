@@ -38,21 +38,31 @@ MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs",
     type=DEVICE,
     metavar="NAME",
     required=True,
-    help="The device as a driver names it, or its PCI id.",
+    help="Device to fit the step on: its driver's name or its PCI id.",
 )
-@click.option("--batch-size", type=COUNT, default=1, help="Samples of a step.")
+@click.option("--batch-size", type=COUNT, default=1, help="Samples per step.")
 @TOKENS
-@click.option("--optimizer", type=Choice(["adam", "adamw", "adam_8bit", "sgd"]), default="adamw")
+@click.option(
+    "--optimizer",
+    type=Choice(["adam", "adamw", "adam_8bit", "sgd"]),
+    default="adamw",
+    help="Optimizer of a training step, whose states take memory.",
+)
 @click.option(
     "--precision",
     type=Choice(["fp32", "bf16", "fp16", "amp_bf16", "amp_fp16"]),
     default="bf16",
-    help="Format of everything; amp_: autocast over fp32 weights.",
+    help="Number format of weights, gradients and activations; amp_…: autocast with fp32 weights.",
 )
 @click.option(
-    "--checkpointing", is_flag=True, help="Each block is recomputed in the backward pass."
+    "--checkpointing", is_flag=True, help="Recompute each block's activations in the backward pass."
 )
-@click.option("--mode", type=Choice(["training", "inference"]), default="training")
+@click.option(
+    "--mode",
+    type=Choice(["training", "inference"]),
+    default="training",
+    help="Kind of step to predict.",
+)
 @AS_JSON
 def show(model: str, words: Sequence[str], as_json: bool, **options: Any) -> int:
     """Prints the parts of the memory, their peak and the largest batch. Returns 1 if the step does

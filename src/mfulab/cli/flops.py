@@ -54,9 +54,9 @@ SMALLEST_PERCENT = 0.1  # share of the FLOPs below which a layer is not drawn
 )
 @click.argument("model", type=MODEL)
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]…")
-@click.option("--batch-size", type=COUNT, default=1)
+@click.option("--batch-size", type=COUNT, default=1, help="Samples per step.")
 @TOKENS
-@click.option("--depth", type=DEPTH, default=3, help="Levels of layers shown.")
+@click.option("--depth", type=DEPTH, default=3, help="Maximum depth of the layers shown.")
 @listing(names, "models")
 @AS_JSON
 @LANGUAGE

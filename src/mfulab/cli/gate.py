@@ -136,30 +136,35 @@ class Measure:
 @click.option(
     "--save",
     metavar="NAME",
-    help="Measure one command alone and keep it as a baseline, in .mfulab/gate/.",
+    help="Measure one command and save its results as baseline NAME in .mfulab/gate/.",
 )
 @click.option(
     "--against",
     metavar="NAME",
-    help="Compare one command with a baseline of this machine; --base allows for drift, too.",
+    help="Compare one command with this machine's baseline NAME; only --base also cancels drift.",
 )
-@click.option("--minutes", type=MINUTES, default=5, help="Begin no pair that would end later.")
+@click.option(
+    "--minutes",
+    type=MINUTES,
+    default=5,
+    help="Time limit in minutes: no pair starts that would end after it.",
+)
 @NOTICEABLE
 @click.option(
     "--reads",
     metavar="REGEX",
-    help="Compare the last number that a command prints and that this matches, not wall time.",
+    help="Compare a number that each command prints, the last match of REGEX, instead of wall time.",
 )
 @click.option(
     "--cpu-time",
     is_flag=True,
-    help="Compare CPU seconds, which neighbours on the machine disturb less than wall time.",
+    help="Compare CPU time instead of wall time; other programs on the machine disturb it less.",
 )
 @click.option(
     "--rate",
     "is_rate",
     is_flag=True,
-    help="With --reads: the number is a rate, of which more is better.",
+    help="With --reads: a higher number is better, such as tokens per second.",
 )
 @FORMAT
 @AS_JSON

@@ -35,7 +35,7 @@ FIRST = ("step", "lost", "down")  # spans with fixed colours in the figure
     "--figure",
     type=FILE,
     metavar="FILE",
-    help="Also draw it: each rank's time, as .svg, .png or .pdf.",
+    help="Also draw each rank's time to FILE: .svg, .png or .pdf.",
 )
 @PROMETHEUS
 @click.option(

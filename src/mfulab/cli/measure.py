@@ -30,27 +30,29 @@ from mfulab.loop.interactive.wanted import Wanted
 @click.option(
     "-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m package.train."
 )
-@click.option("--steps", type=COUNT, help="Steps to measure after warm-up; 50 without --seconds.")
+@click.option(
+    "--steps", type=COUNT, help="Steps to measure after warm-up; 50 unless --seconds is given."
+)
 @click.option("--seconds", type=SECONDS, help="Seconds to measure after warm-up.")
-@click.option("--warm-up", type=COUNT, default=3, help="Steps before measuring begins.")
+@click.option("--warm-up", type=COUNT, default=3, help="Warm-up steps, which are not measured.")
 @click.option(
     "--ceiling",
     "ceiling_s",
     type=SECONDS_OR_NONE,
     default=2.0,
-    help="Seconds for measuring the best matmul; 0 for none.",
+    help="Seconds to search for the device's fastest matmul, its ceiling; 0: no search.",
 )
 @click.option(
     "--json",
     "out",
     type=FILE,
     metavar="FILE",
-    help="Write the row; of another rank than 0 to FILE with .rankN.",
+    help="Write the measured row to FILE as JSON; other ranks than 0 add .rankN to its name.",
 )
 @click.option(
     "--children",
     is_flag=True,
-    help="Follow the Python processes that the script starts too, such as mp.spawn's ranks.",
+    help="Also measure the Python processes that the script starts, such as mp.spawn's ranks.",
 )
 @LANGUAGE
 def run(words: Sequence[str], is_module: bool, **wanted: Any) -> Callable[[], int]:

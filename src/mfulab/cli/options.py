@@ -327,7 +327,7 @@ FORMAT = click.option(
     "form",
     type=Choice(["text", "json", "markdown"]),
     default="text",
-    help="Markdown is for a comment on a change.",
+    help="Output format; markdown suits a comment on a pull request.",
 )
 
 
@@ -356,31 +356,40 @@ TABLES = click.option(
 
 
 LANGUAGE = click.option(
-    "--language", type=LANGUAGES, default=usual_language, show_default="that of LANG"
+    "--language",
+    type=LANGUAGES,
+    default=usual_language,
+    show_default="that of LANG",
+    help="Language of the output.",
 )
 NOTICEABLE = click.option(
     "--noticeable",
     type=SHARE,
     default="2%",
-    help="The relative difference that matters, 2% or 0.02.",
+    help="Smallest relative difference that matters: 2% or 0.02.",
 )
 GATE = click.option(
     "--gate",
     type=SHARE,
-    help="For CI: fail where a run is slower by more than this, 5% or 0.05.",
+    help="For CI: exit with status 1 if a run is slower by more than this: 5% or 0.05.",
 )
 CSV = click.option(
-    "--out", type=FILE, help="Also write CSV; the page shows results/tables/comparison.csv."
+    "--out",
+    type=FILE,
+    help="Also write the comparison as CSV; the page shows the one in results/tables/comparison.csv.",
 )
 TOKENS = click.option(
-    "--sequence-length", type=COUNT, help="Tokens a sample; by default the model's own."
+    "--sequence-length", type=COUNT, help="Tokens per sample; by default the model's own."
 )
 PROMETHEUS = click.option(
-    "--prometheus", type=PORT, metavar="PORT", help="Serve 127.0.0.1:PORT/metrics; 0: any port."
+    "--prometheus",
+    type=PORT,
+    metavar="PORT",
+    help="Serve the numbers to Prometheus at 127.0.0.1:PORT/metrics; 0: any free port.",
 )
 DEVICE_KIND = click.option(
     "--device",
     type=Name("device", "mfulab.device.vendors", "choices"),
     default="auto",
-    help="Kind of device: auto takes a GPU where one can be used, else the CPU.",
+    help="Kind of device; auto: a GPU if one is usable, otherwise the CPU.",
 )

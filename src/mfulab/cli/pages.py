@@ -21,22 +21,29 @@ TOPICS = click.option(
     "--topics",
     type=PATH,
     default="docs/seminar.yaml",
-    help="Topics of each text and where they are shown.",
+    help="YAML file of each text's topics and the places that show them.",
 )
 
 
 @command("figures", "figures --only ceilings roofline --formats svg")
 @TABLES
-@click.option("--out", type=FOLDER, default="reports/figures")
-@several("--only", type=FIGURE, help="Draw these figures alone.")
-@several("--formats", type=Choice(["svg", "png", "pdf"]), default=["svg", "png", "pdf"])
+@click.option(
+    "--out", type=FOLDER, default="reports/figures", help="Folder to write the figures to."
+)
+@several("--only", type=FIGURE, help="Draw only these figures.")
+@several(
+    "--formats",
+    type=Choice(["svg", "png", "pdf"]),
+    default=["svg", "png", "pdf"],
+    help="File formats of the figures.",
+)
 @LANGUAGE
 @click.option(
     "--list",
     "listed",
     type=FILE,
     metavar="FILE",
-    help="Draw nothing: list the figures that have data.",
+    help="Draw nothing; write the names of the figures that have data to FILE.",
 )
 def figures(**options: Any) -> int:
     """Draws the figures of the tables."""
@@ -49,7 +56,7 @@ def figures(**options: Any) -> int:
 @click.argument("which", metavar="TEXT", required=True)
 @TOPICS
 @TABLES
-@click.option("--out", type=FOLDER, default="reports/slides")
+@click.option("--out", type=FOLDER, default="reports/slides", help="Folder to write the slides to.")
 @LANGUAGE
 def slides(**options: Any) -> None:
     """Draws slides of one text of the seminar."""
@@ -60,9 +67,23 @@ def slides(**options: Any) -> None:
 
 @command("topics", "topics --json")
 @TOPICS
-@click.option("--tables", type=FOLDER, help="Folder of tables; empty: the recordings'.")
-@click.option("--config", type=FOLDER, default="config")
-@click.option("--notebook", type=PATH, default="notebooks/seminar.ipynb")
+@click.option(
+    "--tables",
+    type=FOLDER,
+    help="Folder of the tables; without it, those of the recordings are used.",
+)
+@click.option(
+    "--config",
+    type=FOLDER,
+    default="config",
+    help="Folder of the configs, which name the experiments.",
+)
+@click.option(
+    "--notebook",
+    type=PATH,
+    default="notebooks/seminar.ipynb",
+    help="Notebook whose cells topics may name.",
+)
 @AS_JSON
 def topics(**options: Any) -> int:
     """Counts the seminar's topics."""
@@ -74,9 +95,12 @@ def topics(**options: Any) -> int:
 @command("page", "page --language ko")
 @TABLES
 @click.option(
-    "--figures", "drawn", type=FOLDER, help="Folder of drawn figures; missing ones are drawn."
+    "--figures",
+    "drawn",
+    type=FOLDER,
+    help="Folder of figures drawn before; those missing are drawn.",
 )
-@click.option("--out", type=FILE, default="reports/report.html")
+@click.option("--out", type=FILE, default="reports/report.html", help="HTML file to write.")
 @LANGUAGE
 def page(**options: Any) -> None:
     """Writes the page."""
@@ -87,8 +111,12 @@ def page(**options: Any) -> None:
 
 @command("summary", "summary")
 @TABLES
-@click.option("--page", type=PATH, default="reports/report.html")
-@click.option("--json", "as_json", is_flag=True, help="The measured rows as lines of JSON.")
+@click.option(
+    "--page", type=PATH, default="reports/report.html", help="Page whose path is printed."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the measured rows as JSON, one per line."
+)
 @LANGUAGE
 def summary(**options: Any) -> int:
     """Prints what was measured."""

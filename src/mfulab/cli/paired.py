@@ -64,15 +64,26 @@ class Side:
 
 
 @command("paired", "paired --base main --config experiment=kernels size=512,1024")
-@click.option("--base", required=True, help="The old code: a commit, or the folder of a checkout.")
-@several("--config", default=["experiment=repeat"], help="The runs, as Snakemake's --config.")
+@click.option(
+    "--base", required=True, help="Old code to compare with: a commit, or the folder of a checkout."
+)
+@several(
+    "--config",
+    default=["experiment=repeat"],
+    help="Runs to measure, written as for snakemake --config.",
+)
 @click.option(
     "--rounds",
     type=COUNT,
     default=60,
-    help="The most pairs of a run; half of them begin with the old code.",
+    help="Maximum number of pairs per run; half of them start with the old code.",
 )
-@click.option("--minutes", type=MINUTES, default=5, help="Begin no pair that would end later.")
+@click.option(
+    "--minutes",
+    type=MINUTES,
+    default=5,
+    help="Time limit in minutes: no pair starts that would end after it.",
+)
 @NOTICEABLE
 @GATE
 @CSV

@@ -10,16 +10,18 @@ from mfulab.cli.signals import ended_by_signals
 
 
 @command("tables", "tables --manifest results/xeon-4c/plan/quickstart.json")
-@several("--manifest", type=PATH, help="Experiments to report.")
-@several("--also", type=PATH, help="Other plans, of which finished rows are shown.")
-@click.option("--partial", is_flag=True, help="Runs without a row are still to come, not failed.")
-@click.option("--root", type=FOLDER, default=".", help="Base of the manifests' folders.")
-@click.option("--results", type=FOLDER, help="Also report folders found here that have no plan.")
-@click.option("--reference", type=FOLDER, help="Also report the recorded machines found here.")
+@several("--manifest", type=PATH, help="Plans of the experiments to report.")
+@several("--also", type=PATH, help="More plans, of which only finished rows are reported.")
+@click.option("--partial", is_flag=True, help="Count runs without a row as pending, not as failed.")
 @click.option(
-    "--recorded", metavar="NAME", default="", help="Report this one of the recorded machines alone."
+    "--root", type=FOLDER, default=".", help="Folder that paths in the plans are relative to."
 )
-@click.option("--out", type=FOLDER, default="results/tables")
+@click.option(
+    "--results", type=FOLDER, help="Also report the folders in this folder that have no plan."
+)
+@click.option("--reference", type=FOLDER, help="Also report the recorded machines in this folder.")
+@click.option("--recorded", metavar="NAME", default="", help="Report only this recorded machine.")
+@click.option("--out", type=FOLDER, default="results/tables", help="Folder to write the tables to.")
 def tables(**options: Any) -> None:
     """Joins rows into tables."""
     from mfulab.lab.tables.build import save
@@ -29,13 +31,15 @@ def tables(**options: Any) -> None:
 
 @command("record", "record nvidia-h100-80gb-hbm3")
 @click.argument("hardware", required=False)
-@click.option("--results", type=FOLDER, default="results")
+@click.option("--results", type=FOLDER, default="results", help="Folder of the results to record.")
 @click.option(
     "--commit",
     default="",
-    help="Commit of the code, for rows measured from a copy without repository.",
+    help="Commit of the code that measured, for rows from a copy without its Git repository.",
 )
-@click.option("--allow-dirty", is_flag=True, help="Also record what uncommitted code has measured.")
+@click.option(
+    "--allow-dirty", is_flag=True, help="Also record rows that uncommitted code has measured."
+)
 @click.option(
     "--allow-unfit",
     is_flag=True,
@@ -43,7 +47,10 @@ def tables(**options: Any) -> None:
 )
 @click.option("--replace", is_flag=True, help="Overwrite the existing recording.")
 @click.option(
-    "--rejoin", "again", is_flag=True, help="Record nothing: compute joined columns anew."
+    "--rejoin",
+    "again",
+    is_flag=True,
+    help="Record nothing; compute the joined columns of the recording again.",
 )
 def record(**options: Any) -> None:
     """Records a machine's finished results."""
@@ -54,18 +61,18 @@ def record(**options: Any) -> None:
 
 @command("collect", "collect /mnt/h100/mfulab laptop/results results.tar.gz")
 @click.argument("sources", nargs=-1, type=PATH, metavar="FOLDER…", required=True)
-@click.option("--into", type=FOLDER, default="results")
+@click.option("--into", type=FOLDER, default="results", help="Folder of the results to merge into.")
 @click.option(
     "--class",
     "in_class",
     is_flag=True,
-    help="FOLDER holds a folder or archive a participant; equal devices stay apart.",
+    help="FOLDER contains one folder or archive per participant; equal devices are kept apart.",
 )
 @click.option(
     "--pack",
     type=FILE,
     metavar="ARCHIVE",
-    help="Write what collecting FOLDER needs into a .tar.gz, to be handed in.",
+    help="Pack what collect needs of FOLDER into ARCHIVE, a .tar.gz to hand in.",
 )
 @ended_by_signals()
 def collect(**options: Any) -> int:
@@ -76,7 +83,7 @@ def collect(**options: Any) -> int:
 
 
 @command("seminar", "seminar")
-@click.option("--out", type=FILE, default="results/tables/seminar.csv")
+@click.option("--out", type=FILE, default="results/tables/seminar.csv", help="CSV file to write.")
 def seminar(**options: Any) -> None:
     """Writes the numbers of the seminar's material."""
     from mfulab.lab.tables.seminar import save

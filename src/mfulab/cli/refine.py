@@ -142,29 +142,32 @@ class Refinement:
 
 @command("refine", "refine --minutes 10")
 @click.argument("hardware", required=False)
-@click.option("--results", type=FOLDER, default="results")
+@click.option("--results", type=FOLDER, default="results", help="Folder of the results to refine.")
 @click.option(
     "--widest",
     type=SHARE,
     default="25%",
-    help="The half-width of a time's interval that is enough, 10% or 0.1.",
+    help="Half-width of a time's confidence interval that is narrow enough: 10% or 0.1.",
 )
 @click.option(
-    "--minutes", type=MINUTES_OR_NONE, default=10, help="Begin no process that would end later."
+    "--minutes",
+    type=MINUTES_OR_NONE,
+    default=10,
+    help="Time limit in minutes: no process starts that would end after it.",
 )
-@click.option("--most", type=COUNT, default=8, help="Processes of one run.")
+@click.option("--most", type=COUNT, default=8, help="Maximum number of processes per run.")
 @several(
     "--sweep",
     "config",
     help=(
-        "The sweep whose runs these are, as Snakemake's --config; else each plan of this checkout's "
-        "results that only chooses."
+        "Sweep to refine, written as for snakemake --config; without it, every plan in the "
+        "results that names no code or file."
     ),
 )
 @click.option(
     "--in-budget",
     is_flag=True,
-    help="Use the running sweep's remaining budget, in place of --minutes.",
+    help="Use the time left in the running sweep's budget instead of --minutes.",
 )
 @ended_by_signals()
 def run(

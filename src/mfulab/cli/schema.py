@@ -40,17 +40,19 @@ EXPERIMENTS = "## Experiments, by question\n"
 
 @command("schema", "schema profile_step --row")
 @click.argument("step", type=STEP, metavar="[MEASUREMENT]", required=False)
-@click.option("--row", is_flag=True, help="The schema of the row, and its table's columns.")
+@click.option(
+    "--row", is_flag=True, help="Print the schema of the row, and the columns of its table."
+)
 @click.option(
     "--check",
     "only_check",
     is_flag=True,
-    help="Show what is out of date in config/; status 1 if anything.",
+    help="List what is out of date in config/; the status is 1 if anything is.",
 )
 @click.option(
     "--fix",
     is_flag=True,
-    help="Write it: config.yaml's defaults, KEYS.md, schema.json, the experiments.",
+    help="Update config/: the defaults in config.yaml, KEYS.md, schema.json, the list of experiments.",
 )
 def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
     """Prints the JSON Schema of a measurement's config or row; without a measurement, a table of

@@ -63,18 +63,24 @@ def _refuse_elsewhere(context: click.Context, option: click.Parameter, value: st
 @click.argument("step", type=STEP, metavar="MEASUREMENT")
 @click.argument("words", nargs=-1, type=WORDS, metavar="[KEY=VALUE]…")
 @click.option(
-    "-m", "--multirun", is_flag=True, help="Sweep over values with commas; one table at the end."
+    "-m",
+    "--multirun",
+    is_flag=True,
+    help="Measure every combination of values separated by commas; print one table at the end.",
 )
 @click.option(
-    "--row", "all_columns", is_flag=True, help="Every column of the row instead of its summary."
+    "--row",
+    "all_columns",
+    is_flag=True,
+    help="Print every column of the row instead of its summary.",
 )
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="The row as a line of JSON; progress goes to the standard error.",
+    help="Print the row as one line of JSON; progress goes to the standard error.",
 )
-@click.option("--cfg", type=Choice(["job"]), help="Show the composed config and measure nothing.")
+@click.option("--cfg", type=Choice(["job"]), help="Print the composed config without measuring.")
 @click.option(*CONFIG_FLAGS, hidden=True, expose_value=False, callback=_refuse_elsewhere)
 def run(
     step: str,

@@ -56,56 +56,54 @@ _LEFT_OUT = {
 @click.argument("words", nargs=-1, metavar="FILE…", required=True)
 @AS_JSON
 @click.option(
-    "--html", type=FILE, metavar="PAGE", help="Also write a page of these traces, one HTML file."
+    "--html", type=FILE, metavar="PAGE", help="Also write a page about these traces, one HTML file."
 )
 @click.option(
     "--peak",
     "peaks",
     metavar="FORMAT=TFLOP/s",
     multiple=True,
-    help="A dense peak: --peak bf16=1307.",
+    help="Dense peak of a number format, in TFLOP/s: --peak bf16=1307.",
 )
 @click.option(
     "--perfetto",
     type=FILE,
     metavar="FILE",
-    help="Also write the trace with tracks: budget, idle gaps and causes, MFU, verdict.",
+    help="Also write the trace with more tracks: time budget, idle gaps and causes, MFU, verdict.",
 )
 @click.option("--steps", type=COUNT, help="Number of steps in a trace without ProfilerStep spans.")
 @click.option(
     "--compare",
     is_flag=True,
-    help="Show where a step of the second of two traces takes more or less than one of the first.",
+    help="Show in which parts a step of the second trace takes more or less time than one of the first.",
 )
 @click.option(
     "--gate",
     type=SHARE,
-    help="With --compare: the status is 1 where the second is slower by more, 5% or 0.05.",
+    help="With --compare: exit with status 1 if the second is slower by more than this: 5% or 0.05.",
 )
 @click.option(
     "--jobs",
     type=COUNT,
-    help="Read the ranks of a job in so many processes, and tell which rank the others wait for.",
+    help="Read the ranks of a job in this many processes, and name the rank that the others wait for.",
 )
 @click.option(
     "--capture",
     type=PATH,
     metavar="FILE",
-    help="The trace of the capture of CUDA or HIP graphs that are replayed.",
+    help="Trace recorded while the replayed CUDA or HIP graphs were captured.",
 )
 @click.option(
-    "--model", type=MODEL, help="The model of a trace without shapes: a name in config/model/."
+    "--model", type=MODEL, help="Model behind a trace that has no shapes: a name in config/model/."
 )
-@click.option("--batch-size", type=COUNT, help="Samples a step, with --model.")
+@click.option("--batch-size", type=COUNT, help="With --model: samples per step.")
 @TOKENS
-@click.option(
-    "--precision", help="The number format of the model's matmuls, with --model: bf16, tf32, …"
-)
+@click.option("--precision", help="With --model: the number format of its matmuls: bf16, tf32, …")
 @click.option(
     "--all",
     "all_tables",
     is_flag=True,
-    help="Also the longest operators, modules, kernels and gaps.",
+    help="Also show the longest operators, modules, kernels and gaps.",
 )
 @LANGUAGE
 def run(**values: Any) -> int:

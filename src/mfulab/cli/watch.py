@@ -233,21 +233,24 @@ def _process_line(process: Row) -> str:
 @click.option(
     "--interval", "interval_s", type=SECONDS, default=1.0, help="Seconds between refreshes."
 )
-@click.option("--count", type=COUNT, help="Stop after as many refreshes.")
+@click.option("--count", type=COUNT, help="Stop after this many refreshes.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print a line of JSON each time instead of the ladder."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one line of JSON per refresh instead of the ladder.",
 )
 @several(
     "--engine",
     "engines",
     type=ADDRESS,
     metavar="URL…",
-    help="Pages of vLLM, SGLang or another mfulab watch.",
+    help="Metrics pages of vLLM, SGLang or another mfulab watch.",
 )
 @click.option(
     "--model",
     type=MODEL,
-    help="Model that the engines serve, as mfulab flops takes it: splits MFU into prefill and decoding.",
+    help="Model that the engines serve, written as for mfulab flops; splits MFU into prefill and decoding.",
 )
 @click.option(
     "--precision",
@@ -259,22 +262,22 @@ def _process_line(process: Row) -> str:
     "--gpu",
     type=DEVICE,
     metavar="NAME",
-    help="GPU of the engines, by whose peaks to divide; else this machine's.",
+    help="GPU of the engines, whose peaks are divided by; without it, this machine's.",
 )
 @click.option(
     "--devices",
     type=COUNT,
     default=1,
-    help="Devices that share an engine's model, where --model is counted.",
+    help="With --model: the number of devices that share it.",
 )
 @click.option(
     "--jobs",
     type=ADDRESS,
     metavar="URL",
-    help="Prometheus server of a cluster, as http://localhost:9090.",
+    help="Prometheus server of a cluster, such as http://localhost:9090.",
 )
 @click.option(
-    "--hours", type=HOURS, default=24.0, help="Hours up to now of which --jobs shows jobs."
+    "--hours", type=HOURS, default=24.0, help="With --jobs: show the jobs of this many last hours."
 )
 @PROMETHEUS
 def run(
