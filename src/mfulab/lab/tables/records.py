@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -359,10 +359,8 @@ def from_folder(results: Path, hardware: str) -> Collected:
             if is_inside(path.parent, folder):
                 yield path.parent, read_config(path.parent, problems)
 
-    counted = {_count_key(config): folder for folder, config in runs(results / "count_flops")}
-    ceilings = {
-        _ceiling_key(config): folder for folder, config in runs(results / hardware / "ceilings")
-    }
+    counted = _by_key(runs(results / "count_flops"), _count_key)
+    ceilings = _by_key(runs(results / hardware / "ceilings"), _ceiling_key)
     for step in MEASUREMENTS:
         for folder, config in runs(results / hardware / step, collected.problems):
             links = {"compute": ceilings.get(_ceiling_key(config))}
@@ -374,6 +372,18 @@ def from_folder(results: Path, hardware: str) -> Collected:
         config = read_config(folder)
         collected.add_run("count_flops", folder, config, {}, hardware="", experiment="")
     return collected
+
+
+def _by_key(
+    runs: Iterable[tuple[Path, Record]], key: Callable[[Record], Hashable | None]
+) -> Mapping[Hashable | None, Path]:
+    """Folders of runs by the key of their config, without those that have none."""
+    folders = dict[Hashable | None, Path]()
+    for folder, config in runs:
+        found = key(config)
+        if found is not None:
+            folders[found] = folder
+    return folders
 
 
 def _ceiling_key(config: Mapping[str, object]) -> tuple[object, ...] | None:
@@ -389,14 +399,14 @@ def _ceiling_key(config: Mapping[str, object]) -> tuple[object, ...] | None:
     return str(precision.get("dtype")), bool(precision.get("tf32")), threads
 
 
-def _count_key(config: Mapping[str, object]) -> str:
+def _count_key(config: Mapping[str, object]) -> str | None:
     """Key by which runs share a FLOP count: the part of a config that counting depends on, as JSON.
-    Empty if invalid."""
+    None if invalid."""
     try:
         wanted = pick_present(config, CountFlopsConfig.model_fields)
         return CountFlopsConfig.model_validate(wanted).model_dump_json()
     except ValidationError:
-        return ""
+        return None
 
 
 def from_recorded(folder: Path) -> Collected:

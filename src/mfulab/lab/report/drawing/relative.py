@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
-from mfulab.lab.report import frames, selection
+from mfulab.lab.report import frames
 from mfulab.lab.report.drawing import Legend, curves, kinds, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
@@ -19,6 +19,7 @@ READ = (
     *("page_faults_per_s", "page_fault_s", "kept_memory_time_s", "matmul_percent"),
 )
 MOST = 24  # models in a panel
+FEWEST = 2  # marks in a panel
 TITLE, LINE = 0.8, 0.24  # inches for a panel's title and axis, and for each of its models
 SMALL = 9  # font size
 MARGIN = 1.1  # factor by which the ratio of two measured ceilings may be off
@@ -61,11 +62,18 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     return paired[best.groupby(paired["machine"]).rank(method="dense", ascending=False) <= MOST]
 
 
+def ranked(paired: pd.DataFrame) -> pd.DataFrame:
+    """Returns the pairs whose two runs may be ranked, or all pairs if there are none."""
+    return frames.preferred(paired, _is_sound(paired))
+
+
+def _is_sound(paired: pd.DataFrame) -> pd.Series:
+    return frames.comparable(paired) & frames.comparable(paired, "_base")
+
+
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
-    """Sentences on the largest and smallest speedup of comparable pairs, the number of other pairs,
-    and impossible speedups."""
-    sound = frames.comparable(rows) & frames.comparable(rows, "_base")
-    rows = frames.preferred(rows, sound)
+    """Sentences on the largest and smallest speedup, on pairs that may not be ranked, and on
+    impossible speedups."""
     best = rows.loc[rows["speedup"].idxmax()]
     worst = rows.loc[rows["speedup"].idxmin()]
     named = {
@@ -74,7 +82,8 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     }
     key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
     sentences = [text(key, **named, best=_gain(best, text), worst=_gain(worst, text))]
-    sentences += selection.unranked_words(sound, text)
+    if not _is_sound(rows).any():
+        sentences.append(text("faulty"))
     least = rows["speedup_low"].fillna(rows["speedup"])
     beyond = (least / rows["possible"]).where(rows["speedup"] / rows["possible"] > MARGIN)
     if axis == "precision" and (beyond > 1).any():
@@ -111,10 +120,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     """Draws a panel for each machine and mode, with a line for each model, sorted by its best
     speedup. Phases of inference get lines of their own."""
     phase = ~rows["mode"].isin(("training", "inference"))
-    pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
-    if len(pairs) < pairs["machine"].nunique() * pairs["mode"].nunique():
-        # A panel would be empty: all modes share one.
-        phase = pd.Series(True, rows.index)
+    marks = rows[~phase].groupby(["machine", "mode"]).size().unstack(fill_value=0)
+    if (marks < FEWEST).any(axis=None):
+        phase = pd.Series(True, rows.index)  # all modes share a panel
     named = rows["model"] + ", " + rows["mode"].map(lambda mode: text.name("mode", mode))
     rows = rows.assign(
         model=rows["model"].mask(phase, named), mode=rows["mode"].mask(phase, "inference")
@@ -161,8 +169,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
 
 
 def _order(rows: pd.DataFrame) -> list[str]:
-    """Models by their best speedup, the first at the bottom. Models without a comparable pair are
-    lowest."""
-    is_ranked = frames.comparable(rows) & frames.comparable(rows, "_base")
-    models = rows.assign(is_ranked=is_ranked).groupby("model")[["is_ranked", "speedup"]].max()
-    return list(models.sort_values(["is_ranked", "speedup"]).index)
+    """Models by their best speedup, the first at the bottom."""
+    return list(rows.groupby("model")["speedup"].max().sort_values().index)

@@ -24,7 +24,8 @@ def rows(tables: Tables) -> DataFrame:
     is_quantised = ~timed["quantisation"].isin(["", "none"])
     is_elsewhere = timed["execution"].isin(ELSEWHERE) | is_quantised
     alike = timed["varied_calls"].isna() & ~is_elsewhere
-    return selection.pick(relative.against(timed[alike], "execution", "eager"), selection.SYNTHETIC)
+    paired = relative.ranked(relative.against(timed[alike], "execution", "eager"))
+    return selection.pick(paired, selection.SYNTHETIC)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

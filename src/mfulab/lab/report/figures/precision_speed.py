@@ -10,13 +10,13 @@ TOPIC = "precision"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
 REASONS = selection.FIRST_PANEL
-FEWEST = 1  # a row compares two runs
 
 
 def rows(tables: Tables) -> DataFrame:
     """Selects runs of models in other formats than fp32, paired with the same run in fp32."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
-    return selection.pick(relative.against(timed, "precision", "fp32"), selection.SYNTHETIC)
+    paired = relative.ranked(relative.against(timed, "precision", "fp32"))
+    return selection.pick(paired, selection.SYNTHETIC)
 
 
 finding = partial(relative.finding, axis="precision")

@@ -29,7 +29,7 @@ MANY_COUNTS = 10  # from which shares are given in percent
 FINEST = 0.125  # % at which smaller spreads are drawn
 FEWEST_RUNS = 5  # of a machine with a panel
 DOUBLINGS = tuple(2.0**power for power in range(-3, 10))
-MOST = 24  # groups of runs (models or kernels); others are combined into the last
+MOST = 12  # groups of runs (models or kernels); others are combined into the last
 
 
 def rows(tables: Tables) -> DataFrame:
