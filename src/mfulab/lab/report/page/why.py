@@ -519,7 +519,7 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
         if len(here) > 4:
             more = text("and_more", count=len(here) - 4)
         if runs:
-            sentences.append(text(worth, runs=", ".join(runs) + more))
+            sentences.append(text(worth, runs="; ".join(runs) + more))
     slower = 1 / pairs.loc[pairs["emulated"], "speedup"]
     if len(slower):
         low = significant(slower.min(), 2)
