@@ -21,7 +21,7 @@ from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import read_csv, read_json
 from mfulab.lab.runtime.run import write_csv
-from mfulab.lab.tables import build, merge
+from mfulab.lab.tables import build, merge, records
 from mfulab.lab.tables.merge import collect
 from mfulab.measurements.registry import MEASUREMENTS
 
@@ -486,3 +486,17 @@ def test_an_archive_of_more_files_than_the_bound_is_refused(tmp_path, monkeypatc
         collect([Path(archive)], tmp_path / "here")
     monkeypatch.setattr(merge, "MOST", 20)
     assert len(collect([Path(archive)], tmp_path / "here").copied) == 1
+
+
+@pytest.mark.parametrize(("batch_size", "found"), [(1, 1), (-1, 0)])
+def test_runs_whose_configs_are_invalid_share_no_count(tmp_path, batch_size, found):
+    """Both would have the same key, that of nothing."""
+    make(tmp_path, "count_flops", "model=linear", forward_flops=8)
+    profiled = tmp_path / "nvidia-a/profile_step/model=linear"
+    profiled.mkdir(parents=True)
+    for folder in (profiled, tmp_path / "count_flops/model=linear"):
+        config = json.dumps({**COUNTED, "batch_size": batch_size})
+        (folder / "config.json").write_text(config)
+    collected = records.from_folder(tmp_path, "nvidia-a")
+    assert len(collected.records["profile"]) == 1
+    assert len(collected.records["flops"]) == found
