@@ -16,6 +16,7 @@ Places: TypeAlias = Sequence[tuple[float, float]]
 GAP = 1.5  # points between labels
 ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # distance in points above which a label needs a leader
+LEADER_STEP = 3  # points of a leader that one box covers
 # Offsets (x, y, alignment) of a label in points, nearest first.
 PLACES: list[tuple[float, float, str]] = []
 for reach in (8, 14, 22, 32, 44, 60, 80):
@@ -154,10 +155,12 @@ def _free(
         left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
         extent = (left, middle - height / 2, left + width, middle + height / 2)
         boxes = np.array([extent])
-        # Small boxes along the leader, beyond its point, keep other labels away.
+        # Small boxes along the leader, beyond its point, keep other labels and leaders away.
         if abs(dx) + abs(dy) > NEAR:
-            leader = center + np.outer(np.arange(3, 10) / 10, (dx, dy)) * scale
-            boxes = np.vstack([boxes, np.hstack([leader - 1, leader + 1])])
+            count = int(np.hypot(dx, dy) / LEADER_STEP)
+            leader = center + np.outer(np.linspace(0.2, 0.9, count), (dx, dy)) * scale
+            half = LEADER_STEP / 2 * scale
+            boxes = np.vstack([boxes, np.hstack([leader - half, leader + half])])
         if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():
             continue
         wanted = boxes[:, None]
