@@ -426,7 +426,7 @@ def test_a_rate_is_no_time(functions):
 
 
 def test_percents_differ_by_points(functions):
-    for one, two, said in ((50.0, 9.22, "−40.78 points"), (0, 1, "1 points")):
+    for one, two, said in ((50.0, 9.22, "−40.78 pp"), (0, 1, "1 pp")):
         rows = [
             {"run": "model=a", "hardware": "x", "time_s": 1.0, "mfu_percent": value}
             for value in (one, two)

@@ -378,8 +378,8 @@ def test_a_run_in_bf16_is_named_with_what_is_not_plain():
     says = answered(profile(0.1), *halves)[-1]["says"]
     autocast = Texts().name("precision", "amp_bf16")
     yes, no = says.splitlines()
-    assert re.findall(r"\(([\d.]+)×\)", yes) == ["2.00"]
-    assert re.findall(r"\(([\d.]+)×\)", no) == ["0.500"]
+    assert re.findall(r": ([\d.]+)×", yes) == ["2.00"]
+    assert re.findall(r": ([\d.]+)×", no) == ["0.500"]
     assert (autocast in yes, autocast in no) == (False, True)
 
 
