@@ -448,3 +448,15 @@ def test_a_sentence_within_a_sentence_is_said_in_the_same_language(language, joi
     for form in (said, from_json(json.loads(json.dumps(as_json(said))))):
         assert joined in verdicts.say(form, language)
         assert form == said
+
+
+def test_the_system_s_own_copy_of_the_font_is_not_found(monkeypatch):
+    """Its bold file says that it is semibold, so each bold label would print a warning."""
+    system = font_manager.FontEntry(
+        fname="/usr/share/NanumGothicBold.ttf", name=fonts.HANGUL, weight=600
+    )
+    listed = [*font_manager.fontManager.ttflist, system]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", listed)
+    fonts.families()
+    weights = {font.weight for font in listed if font.name == fonts.HANGUL}
+    assert weights == (set(fonts.FILES) if fonts.paths() else {600})

@@ -31,6 +31,10 @@ def families() -> list[str]:
     """Registers the Hangul font. Returns the font families of all figures, in the order in which
     glyphs are looked up."""
     fonts = font_manager.fontManager.ttflist
+    own = [str(path) for path in paths().values()]
+    if own:
+        # The system's own copy, whose bold file claims to be semibold too, would be found first.
+        fonts[:] = [font for font in fonts if font.name != HANGUL or font.fname in own]
     for weight, path in paths().items():
         if not any(font.fname == str(path) and font.weight == weight for font in fonts):
             # Not addfont: the bold file claims to be semibold, so a search for bold would miss it.
