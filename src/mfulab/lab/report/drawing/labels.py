@@ -16,6 +16,7 @@ Places: TypeAlias = Sequence[tuple[float, float]]
 GAP = 1.5  # points between labels
 ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # distance in points above which a label needs a leader
+LEADER_START = 8  # distance in points from a mark at which its leader counts
 LEADER_STEP = 3  # points of a leader that one box covers
 # Offsets (x, y, alignment) of a label in points, nearest first.
 PLACES: list[tuple[float, float, str]] = []
@@ -157,8 +158,9 @@ def _free(
         boxes = np.array([extent])
         # Small boxes along the leader, beyond its point, keep other labels and leaders away.
         if abs(dx) + abs(dy) > NEAR:
-            count = int(np.hypot(dx, dy) / LEADER_STEP)
-            leader = center + np.outer(np.linspace(0.2, 0.9, count), (dx, dy)) * scale
+            length = np.hypot(dx, dy)
+            parts = np.linspace(LEADER_START / length, 0.9, int(length / LEADER_STEP))
+            leader = center + np.outer(parts, (dx, dy)) * scale
             half = LEADER_STEP / 2 * scale
             boxes = np.vstack([boxes, np.hstack([leader - half, leader + half])])
         if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():

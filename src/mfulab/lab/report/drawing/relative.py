@@ -20,6 +20,8 @@ READ = (
 )
 MOST = 24  # models in a panel
 FEWEST = 2  # marks in a panel
+# Ticks; those between doublings are for panels in which all speedups are small.
+FACTORS = (*(2.0**power for power in range(-10, 11)), 1 / 1.5, 1 / 1.25, 1.25, 1.5)
 TITLE, LINE = 0.8, 0.24  # inches for a panel's title and axis, and for each of its models
 SMALL = 9  # font size
 MARGIN = 1.1  # factor by which the ratio of two measured ceilings may be off
@@ -163,7 +165,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
         kinds.points(
             axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look
         )
-        ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
+        ticks.doublings(axes, FACTORS, "×")
         axes.set_xlim(min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4)
     return style.dots(colors, text, axis, shapes)
 
