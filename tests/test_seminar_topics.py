@@ -98,7 +98,7 @@ def test_what_waits_for_a_gpu_has_no_row_of_one(recorded):
             assert kernels & recorded.without_rows(item), item
 
 
-@pytest.mark.parametrize("name", ["cutile", "equal_devices", "compile_max_autotune"])
+@pytest.mark.parametrize("name", ["crossover", "cutile", "equal_devices", "compile_max_autotune"])
 def test_a_name_without_rows_is_found(recorded, name):
     assert recorded.without_rows(topic(f"`{name}`")) == {name}
 

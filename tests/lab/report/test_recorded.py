@@ -2,15 +2,20 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support import report_rows
 
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
-from mfulab.lab.report import figures, frames
+from mfulab.lab.report import figures, frames, trust
+from mfulab.lab.report.figures import repeatability
 from mfulab.lab.report.page import document
-from mfulab.lab.tables import build
+from mfulab.lab.tables import build, compare
 from mfulab.lab.tables.recording import record
+
+ROOT = Path(__file__).parents[3]
+CPU = "amd-epyc-2c"
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +102,22 @@ def test_sentences_are_about_the_machine_that_was_measured(beside, tmp_path):
         if "machine" in both and both["machine"].nunique() > 1:
             told = told.removeprefix(f"{rows['machine'].iloc[0]}: ")
         assert told == expected, name
+
+
+def test_the_documents_trust_the_recorded_cpu_as_its_rows_do(tables_of_recordings):
+    tables = trust.judged(frames.read(tables_of_recordings)[0])
+    rows = repeatability.rows(tables)
+    times = tuple(rows.loc[rows["hardware"] == CPU, "times"])
+    found = compare.trust(times)
+    told = " ".join((ROOT / "docs/measuring.md").read_text(encoding="utf-8").split())
+    shares = f"{found.false_percent:.0f} % of {found.verdicts} comparisons and "
+    shares += f"{found.covered_percent:.0f} % of {found.measurements} intervals"
+    assert f"{shares}, with a usual spread of {found.spread_percent:.0f} %" in told
+    measured = []
+    for name in ("profile", "matmul"):
+        rows = frames.ok(tables[name])
+        measured.append(rows.loc[rows["hardware"] == CPU, ["doubtful", "precision_percent"]])
+    steps = pd.concat(measured)
+    told = " ".join((ROOT / "docs/report.md").read_text(encoding="utf-8").split())
+    assert f"{steps['doubtful'].sum()} of {len(steps)} steps and matmuls were doubtful" in told
+    assert f"half-width of all times is ±{steps['precision_percent'].median():.0f} %" in told

@@ -194,14 +194,44 @@ def test_ten_runs_tell_what_a_machine_never_seen_takes(machine, at_once):
     assert left_s == pytest.approx(truth_s, rel=0.3)
 
 
-def test_recorded_sweeps_are_told_after_ten_runs():
+@pytest.fixture(scope="module")
+def estimates():
     spec = importlib.util.spec_from_file_location("estimates", BENCHMARK)
-    estimates = importlib.util.module_from_spec(spec)
-    sys.modules["estimates"] = estimates  # dataclasses look their module up
-    spec.loader.exec_module(estimates)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["estimates"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_recorded_sweeps_are_told_after_ten_runs(estimates):
     found = list(estimates.replays("as recorded"))
     held = [each for each in found if each.holds]
     assert len(held) >= 0.9 * len(found) > 15
+
+
+def test_the_document_counts_the_estimates_that_hold(estimates):
+    found = []
+    for machine in estimates.MACHINES:
+        found += estimates.replays(machine)
+    told = (BENCHMARK.parents[1] / "docs/scale.md").read_text(encoding="utf-8")
+    assert f"So {sum(each.holds for each in found)} of {len(found)}." in told
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        pytest.param(
+            "quickstart",
+            marks=pytest.mark.xfail(
+                strict=True, reason="a long GPT-2 among the first ten runs raises all others"
+            ),
+        ),
+        "quickstart_gpu",
+    ],
+)
+def test_a_recorded_first_sweep_is_told_after_ten_runs(estimates, experiment):
+    [sweep] = [each for each in estimates.replays("as recorded") if each.experiment == experiment]
+    assert sweep.holds
 
 
 @given(TIMES, st.integers(2, 8))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
-from mfulab.lab.report import frames
+from mfulab.lab.report import frames, selection
 from mfulab.lab.report.drawing import Legend, curves, kinds, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
@@ -84,8 +84,7 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     }
     key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
     sentences = [text(key, **named, best=_gain(best, text), worst=_gain(worst, text))]
-    if not _is_sound(rows).any():
-        sentences.append(text("faulty"))
+    sentences += selection.unranked_words(_is_sound(rows), text)
     least = rows["speedup_low"].fillna(rows["speedup"])
     beyond = (least / rows["possible"]).where(rows["speedup"] / rows["possible"] > MARGIN)
     if axis == "precision" and (beyond > 1).any():
