@@ -39,11 +39,11 @@ class Uses(ast.NodeVisitor):
         self.is_lazy = is_lazy
         self.lines: list[tuple[str, int]] = []
 
-    def visit_If(self, node: ast.If) -> None:  # noqa: N802
+    def visit_If(self, node: ast.If) -> None:
         if not is_for_type_checkers(node):
             self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         outer = self.names
         self.names = outer - assigned(node)
         read = [*node.decorator_list, *node.args.defaults, *node.body]
@@ -53,11 +53,11 @@ class Uses(ast.NodeVisitor):
             self.visit(part)
         self.names = outer
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value:
             self.visit(node.value)
 
-    def visit_Name(self, node: ast.Name) -> None:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load) and node.id in self.names:
             self.lines.append((node.id, node.lineno))
 
