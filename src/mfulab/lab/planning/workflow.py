@@ -149,14 +149,9 @@ class Workflow:
         rest = self._sweep.rest(devices, has_page)
         return estimate.outlook(list(batches.values()), devices, rest, bool(self.gpu))
 
-    def can_write_partial_page(self, jobs: Iterable[Any]) -> bool:
-        """True if a sweep that was interrupted or failed has rows for a page that is still missing.
-        Also prints at exit how to continue."""
-        try:
-            store.check_writable(RESULTS)
-        except ConfigurationError as error:
-            say(f"mfulab: {error_in_words(error)}", file=sys.stderr)
-            return False
+    def say_at_exit_how_to_go_on(self) -> None:
+        """Prints at exit how many rows an interrupted or failed sweep keeps, its page if one is
+        written from now on, and the command that continues it."""
         began = time.time()
 
         @atexit.register
@@ -170,11 +165,25 @@ class Workflow:
             sentences.append(text("go_on", command=command))
             say("\n" + " · ".join(sentences), file=sys.stderr)
 
+    def lacks_page(self, jobs: Iterable[Any]) -> bool:
+        """True if an interrupted or failed sweep has rows for a page that is among the `jobs` that
+        are left."""
         is_page_due = any(own_name(job.rule.name) == "page" for job in jobs)
-        has_page = bool(self.inputs.complete_rows) and is_page_due
-        if has_page and lifetime.interrupted:
+        return bool(self.inputs.complete_rows) and is_page_due
+
+    def can_write(self) -> bool:
+        """True if the results can be written to; otherwise prints why not."""
+        try:
+            store.check_writable(RESULTS)
+        except ConfigurationError as error:
+            say(f"mfulab: {error_in_words(error)}", file=sys.stderr)
+            return False
+        return True
+
+    def say_interrupted(self) -> None:
+        """Prints that a page of the rows so far follows, if the sweep was interrupted."""
+        if lifetime.interrupted:
             say(Texts(usual_language(), "sweep")("interrupted"), file=sys.stderr)
-        return has_page
 
     @exits_with_message()
     def clear_lock(self) -> None:
@@ -183,7 +192,7 @@ class Workflow:
         store.clear(RESULTS)
 
     @property
-    def warm(self) -> str:
+    def shell_prefix(self) -> str:
         """Definitions of the shell functions `measure STEP …` and `mfulab COMMAND …`, which run in
         the warm worker, or directly if there is none."""
         command = shlex.join([sys.executable, "-S", "-E", client.__file__])
