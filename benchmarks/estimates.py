@@ -1,5 +1,6 @@
 """Error of a sweep's estimate of the remaining time after its first ten runs. Replays recorded
-sweeps as they were, and scaled to machines whose measurements take longer or shorter.
+sweeps without the processes that `refine` added, as they were and scaled to machines whose
+measurements take longer or shorter.
 
 python benchmarks/estimates.py
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 from mfulab.lab.planning import costs
 from mfulab.lab.planning.runs import Run
 from mfulab.lab.runtime import budget
+from mfulab.lab.tables.columns import Record
 from mfulab.lab.tables.records import from_recorded
 from mfulab.measurements.registry import TABLES
 
@@ -32,7 +34,7 @@ MACHINES: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Ended:
-    """Recorded run with all its processes: predicted and actual seconds."""
+    """Recorded run with its planned processes: predicted and actual seconds."""
 
     folder: str
     step: str
@@ -67,6 +69,7 @@ def sweeps(hardware: str) -> dict[str, list[Ended]]:
     rows = []
     for table, lines in from_recorded(ROOT / hardware).records.items():
         rows += [(row["started_at"], table, row) for row in lines if row["process_s"]]
+    planned = _planned(rows)
     found = defaultdict[str, list[Ended]](list)
     for _, table, row in sorted(rows, key=lambda entry: entry[:2]):
         text = configs.get((table, row["run"]))
@@ -76,10 +79,22 @@ def sweeps(hardware: str) -> dict[str, list[Ended]]:
         folder = f"{hardware}/{step}/{row['run']}"
         predicted = costs.cost(Run(step, row["run"], folder, text, {"flops": ""}), False)
         seconds = predicted["s"] + predicted.get("default_s", 0.0)
-        processes = row.get("replicates") or 1
-        ended = Ended(folder, step, predicted["group"], processes * seconds, row["process_s"])
+        processes = planned[row["experiment"], table]
+        took_s = processes * row["process_s"] / (row.get("replicates") or 1)
+        ended = Ended(folder, step, predicted["group"], processes * seconds, took_s)
         found[row["experiment"]].append(ended)
     return {name: runs for name, runs in found.items() if len(runs) >= FEWEST}
+
+
+def _planned(rows: Sequence[tuple[str, str, Record]]) -> dict[tuple[str, str], int]:
+    """Processes of each run by experiment and table: the fewest that any of its runs has, since
+    `refine` adds some to most."""
+    fewest: dict[tuple[str, str], int] = {}
+    for _, table, row in rows:
+        key = row["experiment"], table
+        processes = row.get("replicates") or 1
+        fewest[key] = min(fewest.get(key, processes), processes)
+    return fewest
 
 
 def replay(

@@ -88,14 +88,8 @@ def _rows(recording: Collected, folder: Path) -> Iterator[str]:
     devices = {row["device_name"] for row in recording.records["environment"]}
     if len(devices) != 1:
         yield f"environment.csv: {len(devices)} machines instead of one"
-    configs = set()
-    for number, text in enumerate(read_text(folder / CONFIGS).splitlines(), start=1):
-        try:
-            line = parse_json(text)
-            configs.add((str(line["table"]), str(line["run"])))
-            RECORDED[line["table"]].config.model_validate(line["config"])
-        except (ValueError, KeyError, TypeError) as error:
-            yield f"{CONFIGS}: line {number}: {str(error).splitlines()[0]}"
+    configs = set[tuple[str, str]]()
+    yield from _configs(folder, configs)
     provenance = read_json(folder / ABOUT)
     commits = provenance.get("commits")
     if not isinstance(commits, dict) or "dirty_allowed" not in provenance:
@@ -105,26 +99,48 @@ def _rows(recording: Collected, folder: Path) -> Iterator[str]:
         yield f"{ABOUT}: some rows were measured by changed code"
     counted = {row["run"] for row in recording.records["flops"]}
     ceilings = {ceiling_name(row["run"]) for row in recording.records["ceilings"]}
+    runs = set[tuple[str, str]]()
     for table, rows in recording.records.items():
+        runs.update((table, row["run"]) for row in rows)
         for row in rows:
             place = f"{table}.csv: {row['run']}"
             if row["hardware"] not in ("", folder.name.lstrip(".")):
                 yield f"{place} was measured on {row['hardware']}"
-            if row.get("flops_run") and row["flops_run"] not in counted:
-                yield f"{place}: its FLOP count {row['flops_run']} is missing"
-            if table != "ceilings" and row.get("ceiling") and row["ceiling"] not in ceilings:
-                yield f"{place}: its ceiling {row['ceiling']} is missing"
             if (table, row["run"]) not in configs:
                 yield f"{CONFIGS}: {table}/{row['run']} is missing"
-            if not row["commit"]:
-                yield f"{place} names no commit"
-            elif row["commit"] not in commits:
-                yield f"{place}: {ABOUT} does not name its commit {row['commit']}"
-    runs = set[tuple[str, str]]()
-    for table, rows in recording.records.items():
-        runs.update((table, row["run"]) for row in rows)
+            yield from _joined(table, row, place, counted, ceilings)
+            yield from _commit(row, place, commits)
     for table, run in sorted(configs - runs):
         yield f"{CONFIGS}: {table}/{run} belongs to no row"
+
+
+def _configs(folder: Path, configs: set[tuple[str, str]]) -> Iterator[str]:
+    """Problems of the recorded configs. Adds the table and run of each to `configs`."""
+    for number, text in enumerate(read_text(folder / CONFIGS).splitlines(), start=1):
+        try:
+            line = parse_json(text)
+            configs.add((str(line["table"]), str(line["run"])))
+            RECORDED[line["table"]].config.model_validate(line["config"])
+        except (ValueError, KeyError, TypeError) as error:
+            yield f"{CONFIGS}: line {number}: {str(error).splitlines()[0]}"
+
+
+def _joined(
+    table: str, row: Record, place: str, counted: set[str], ceilings: set[str]
+) -> Iterator[str]:
+    """Problems of the FLOP count and the ceiling that a row is joined with."""
+    if row.get("flops_run") and row["flops_run"] not in counted:
+        yield f"{place}: its FLOP count {row['flops_run']} is missing"
+    if table != "ceilings" and row.get("ceiling") and row["ceiling"] not in ceilings:
+        yield f"{place}: its ceiling {row['ceiling']} is missing"
+
+
+def _commit(row: Record, place: str, commits: Mapping[str, object]) -> Iterator[str]:
+    """Problems of the commit of the code that measured a row."""
+    if not row["commit"]:
+        yield f"{place} names no commit"
+    elif row["commit"] not in commits:
+        yield f"{place}: {ABOUT} does not name its commit {row['commit']}"
 
 
 def main(hardware: list[str]) -> int:

@@ -31,19 +31,32 @@ def names(part: str) -> dict[str, object]:
 
 
 def test_every_block_is_run_here():
-    parts = ("class Together", "class ByRows", "def to_wandb", "def mfu")
+    parts = ("class ImageAndWords", "class ByRows", "def to_wandb", "def mfu")
     assert [block(part) for part in parts] == BLOCKS
 
 
 def test_a_model_of_two_inputs_is_counted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "two_inputs.py").write_text(block("class Together"))
+    (tmp_path / "two_inputs.py").write_text(block("class ImageAndWords"))
     [typed] = re.findall(r"^    mfulab (flops .*two_inputs.*)$", PAGE, re.MULTILINE)
     words = [word.strip("'") for word in typed.split()]
     assert main([*words, "--json"]) == 0
     layers = json.loads(capsys.readouterr().out)["layers"]
-    forward = 8 * (2 * 8 * 27 * 32 * 32 + 2 * (8 * 32 * 32 + 16) * 10)
+    forward = 8 * (2 * 8 * 27 * 32 * 32 + 2 * (8 * 32 * 32 + 32) * 10)
     assert layers[0]["forward_flops"] == forward
+
+
+@pytest.mark.parametrize("workload", ["training", "inference"])
+def test_a_model_of_two_inputs_is_measured(workload, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two_inputs.py").write_text(block("class ImageAndWords"))
+    [typed] = re.findall(r"^    mfulab (run .*two_inputs.*)$", PAGE, re.MULTILINE)
+    words = [word.strip("'") for word in typed.split()]
+    short = ["timing=short", "batch_size=2", f"workload={workload}", "device=cpu", "--json"]
+    assert main([*words, *short]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["status"] == "ok"
+    assert row["flops"] > 0
 
 
 def test_the_kernel_multiplies():

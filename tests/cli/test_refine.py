@@ -169,7 +169,7 @@ def test_runs_of_one_process_are_named_and_leave_the_answer_open(tmp_path, monke
     monkeypatch.setattr(refine, "gather", lambda *where: gathered.append(where) or records)
     monkeypatch.setenv(client.SOCKET, "")  # no worker
     assert main(["refine", "here", "--results", str(tmp_path)]) == refine.UNDECIDED
-    assert "\n1 runs of one process have no interval: replicates=2" in capsys.readouterr().out
+    assert "\n1 run of one process has no interval: replicates=2" in capsys.readouterr().out
     assert len(gathered) == 1, "the rows of the last look are those that are told of"
 
 

@@ -34,7 +34,7 @@ def test_a_negative_number_is_the_positive_one_after_a_minus_sign(value, digits)
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_a_text_has_a_minus_sign_and_no_hyphen(language):
-    row = {"model": "plain_cnn", "points": -1.5}
+    row = {"model": "plain_cnn", "points": -1.5, "half": 0.5}
     named = Texts(language, "flops_versus_time")("named", row=row)
     assert "−1.5" in named
     assert "-" not in named

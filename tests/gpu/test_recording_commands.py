@@ -408,3 +408,5 @@ def test_the_rows_that_commands_ask_for_can_be_planned_for_a_gpu(started):
         ), words
         assert runs
         assert not any(f"kernel={DROPPED}," in f"{run.name}," for run in runs)
+        for kernel in re.findall(r"[\w]+(?=,|$)", config.get("kernel", "").partition("(")[0]):
+            assert any(f"kernel={kernel}," in f"{run.name}," for run in runs), (words, kernel)

@@ -67,7 +67,7 @@ def test_a_ladder_has_every_implementation():
         for config in _runs("seminar_matmul", device)
     }
     of_fp8 = {"torch_scaled", "torch_scaled_fast", "cuda_hopper_fp8", "cuda_hopper_fp8_deferred"}
-    assert names - planned == of_fp8, "matmul_precision has them"
+    assert names - planned == of_fp8, "kernels has them with precision=fp8, as matmul_precision has"
 
 
 def test_the_element_wise_product_takes_vectors_alone(monkeypatch):

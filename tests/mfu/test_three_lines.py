@@ -198,6 +198,20 @@ def test_a_narrow_format_gets_no_advice_for_a_narrower_one(cause, language):
         assert advice({**run, "effective_precision": precision}, language).startswith(narrow)
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    "execution", ["compile", "compile_max_autotune", "static_cache_compile", "jax"]
+)
+@pytest.mark.parametrize("cause", sorted(BY_KEY))
+def test_a_compiled_step_is_not_told_to_compile(cause, execution, language):
+    run = {**RUN, "verdict": cause, "execution": execution}
+    told = advice(run, language).replace('torch.compile with mode="max-autotune"', "")
+    told = told.replace('torch.compile의 mode="max-autotune"', "")
+    assert "torch.compile" not in told
+    keys = dict(word.split("=", 1) for word in tried_config(run).split())
+    assert keys.get("execution", execution) == execution
+
+
 STRANGE = (
     {"verdict": "shape", "verdict_reason": "misaligned", "misaligned": '{"side": 606}'},
     {"verdict": "shape", "verdict_reason": "misaligned", "misaligned": "[1]"},

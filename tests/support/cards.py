@@ -32,13 +32,15 @@ HEAD = (
 FOOT = """
 Read from stand-ins for each driver and from the datasheets here, by `python -m support.cards` (in `tests/`),
 on none of these cards but the H200 †. `CUDA C`, `Numba` and `Triton` count rungs, or name formats, that do
-not refuse the card.
+not refuse the card and that CUDA 13 compiles for it.
 """
 WHEEL = torch_build.Build("2.13.0+cu130", "13.0", "")
 CODE = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # architectures of these wheels
 SAMPLED = "DCGM's page or cupti-python"
 SAMPLED_SINCE = (7, 5)  # supported by cupti-python
 CONSUMER = (12, 0)  # not known whether GPM is supported
+# CUDA 13.0's release notes: its compilers have no Maxwell, Pascal and Volta any more.
+COMPILED_SINCE = (7, 5)
 NARROW = ("bf16", "tf32", "fp8")
 SQUARE = Shape(1, 4096, 4096, 4096)
 
@@ -110,7 +112,9 @@ def _of_nvidia(card: Card) -> list[str]:
         ]
         if lacking:
             less.append(f"its tensor cores have no {' or '.join(lacking)}")
-        if card.capability > HOPPER:
+        if card.capability < COMPILED_SINCE:
+            less.append("CUDA 13 compiles nothing for it, neither CUDA C nor Numba's kernels")
+        elif card.capability[0] != HOPPER[0]:
             less.append("it has no wgmma: Hopper's rungs refuse it")
         if card.less:
             less.append(card.less)
@@ -120,7 +124,8 @@ def _of_nvidia(card: Card) -> list[str]:
         if gpm.why_unsupported(next(iter(nvml.handles()))):
             since = card.capability >= SAMPLED_SINCE
             activity = SAMPLED if since else "DCGM's page"
-        families = [_family(name) for name in ("cuda_", "numba_cuda")]
+        is_compiled = card.capability >= COMPILED_SINCE
+        families = [_family(name, is_compiled) for name in ("cuda_", "numba_cuda")]
         formats = _formats("triton_plain")
         return [
             card.name,
@@ -184,7 +189,7 @@ def _of_intel() -> list[str]:
         ]
 
 
-def _family(begin: str) -> str:
+def _family(begin: str, is_compiled: bool = True) -> str:
     kinds = [
         kind
         for name, kind in kernel_classes().items()
@@ -193,7 +198,7 @@ def _family(begin: str) -> str:
         and "seminar" not in name
         and not name.endswith("elementwise")
     ]
-    supported = [kind for kind in kinds if _supported_formats(kind)]
+    supported = [kind for kind in kinds if is_compiled and _supported_formats(kind)]
     return f"{len(supported)} of {len(kinds)}"
 
 

@@ -16,7 +16,7 @@ set -u
 # Each item and the seconds that it takes. One that does not fit is left to the next command, and a shorter one has its turn.
 # FIRST is what nobody knows yet of a card that was met before: 800 s, within the 900 of a loan with its start.
 FIRST="eight_bits:60 transfers:100 streams:30 graphs:40 seminar:45 main:240 paired:150 decoding:75 kernels:60"
-LATER="loops:70 ladder_fp32:40 timer:60 ladder_tests:60 ladder:60 vit:40 alignment:40 seminar_all:240 preflight:30 versions:60
+LATER="daggers:70 loops:70 ladder_fp32:40 timer:60 ladder_tests:60 ladder:60 vit:40 alignment:40 seminar_all:240 preflight:30 versions:60
 rungs:90 facts:120 headline:400 validity:200 executed:90 second_clock:60 large:120 sanitizer:80 believed:70 others:120 miniature:60
 ladder_rest:300 tuned:300"
 ITEMS=${ITEMS:-"${NEW:+preflight:30 facts:120} $FIRST $LATER"}
@@ -74,7 +74,7 @@ loops() { part loops 90 python3 validation/plain_loops.py --device "$DEVICE" --o
 seminar() { rows seminar 70 experiment=seminar_gpu kernel=torch size=2704 kernel.block=null model=simple_cnn load=steady; }
 seminar_all() { rows seminar_all 270 experiment=seminar_gpu; }
 eight_bits() { rows eight_bits 90 $SHORT experiment=matmul_precision precision=fp8,int8 \
-    "kernel=$(best torch cublas cublaslt torch_scaled cuda_wmma cuda_hopper_fp8 triton_plain)"; }
+    "kernel=$(best torch cublas cublaslt torch_scaled cuda_wmma cuda_hopper_fp8 cuda_hopper_fp8_deferred triton_plain)"; }
 vit() { rows vit 60 $SHORT experiment=gpu_record model=vit_b_16 workload=inference batch_size=64; }
 alignment() { rows alignment 90 $SHORT experiment=alignment precision=bf16 size=8192x50257x768,8192x50304x768,4096,4097,4104; }
 decoding() { # a cache that grows, and a token from a static one, launch by launch and replayed
@@ -85,6 +85,14 @@ transfers() { # at a GPU's own pace, so that bursts and copies are timed
     rows transfers 130 ceiling_replicates=1 experiment=transfers kernel=torch,numba_cuda_unrolled size=64,128,256,512,1024,2048,4096
 }
 streams() { rows streams 50 $SHORT experiment=streams; }
+# What the seminar's topics still mark †: its guarded tile, two of four where they pay, autocast, and CUTLASS's template.
+daggers() {
+    rows guarded 40 $SHORT experiment=seminar_matmul kernel=numba_cuda_shared,numba_cuda_seminar_shared,numba_cuda_seminar_guarded size=1000
+    rows two_of_four 30 $SHORT experiment=pruning batch_size=4096
+    rows autocast 30 $SHORT experiment=training workload=training precision=fp32,amp_bf16 model=resnet18 batch_size=8
+    python3 -c "import cutlass_library" 2> /dev/null || return 0
+    rows cutlass 30 $SHORT experiment=kernels kernel=torch,cutlass precision=bf16
+}
 # Beside torch in the same run, windows of a GPU's own length, bursts beside: shares to quote.
 paired() {
     rows paired 180 ceiling_replicates=1 experiment=kernels "kernel=torch,torch_scaled_fast,$(best cuda_mma cuda_hopper cuda_hopper_deferred \

@@ -15,7 +15,7 @@ snakemake_workarounds.begin_before_executing(workflow, lab)
 
 # Defines `measure STEP …` and `mfulab COMMAND …` for shell commands. They run in the warm worker, or directly if there
 # is none.
-shell.prefix(lab.warm)
+shell.prefix(lab.shell_prefix)
 
 # Recordings of the current folder, or those next to this Snakefile, which another project may use as a module.
 REFERENCE = Path("results/reference")
@@ -60,16 +60,23 @@ def succeeded(log):
 
 
 def failed(log):
-    if lab.can_write_partial_page(workflow.dag.needrun_jobs()):
-        shell(
-            f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true",
-            params=SimpleNamespace(
-                planned_manifests=lab.inputs.planned_manifests,
-                reference=lab.reference,
-                language=lab.language,
-            ),
-        )
+    if lab.can_write():
+        lab.say_at_exit_how_to_go_on()
+        if lab.lacks_page(workflow.dag.needrun_jobs()):
+            lab.say_interrupted()
+            write_partial_page()
     lifetime.stop()
+
+
+def write_partial_page():
+    shell(
+        f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true",
+        params=SimpleNamespace(
+            planned_manifests=lab.inputs.planned_manifests,
+            reference=lab.reference,
+            language=lab.language,
+        ),
+    )
 
 
 snakemake_workarounds.add_handlers(workflow, started, succeeded, failed)

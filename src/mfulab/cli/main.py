@@ -23,7 +23,7 @@ from mfulab.cli.options import HELP, Command, ExtraArgumentError, RefusedValueEr
 from mfulab.core.printing import say
 
 if TYPE_CHECKING:
-    from mfulab.core.said import Number, Said, said_by
+    from mfulab.core.said import Number, Said
 
 # Keys of sentences for a file that cannot be used; other errors keep the system's message.
 OF_FILES = {
@@ -239,7 +239,7 @@ def _print_refused_answer(words: Sequence[str], sentence: str) -> None:
 def _of_file(error: OSError) -> "Said | None":
     """The sentence for a file that cannot be used, or for an output that cannot be written; None
     for any other error."""
-    from mfulab.core.said import Said
+    from mfulab.core.said import Said, said_by
 
     if error.filename is not None:
         key = OF_FILES.get(error.errno or 0, "of_file")

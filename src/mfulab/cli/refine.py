@@ -18,10 +18,12 @@ from mfulab.cli.options import COUNT, FOLDER, MINUTES_OR_NONE, SHARE, command, s
 from mfulab.cli.signals import ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import remove, write_text
+from mfulab.core.language import Texts
 from mfulab.core.printing import say
 from mfulab.core.replicates import MOST_REPLICATES, numbered
 from mfulab.core.rows import NOT_MEASURED, TimedRow
 from mfulab.core.said import Said, of_source
+from mfulab.core.terminal_language import usual_language
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.planning import again, store
 from mfulab.lab.planning.load import script
@@ -117,7 +119,10 @@ class Refinement:
             return
         process = _next(run, self.results)
         precision = known.row["precision_percent"]
-        say(f"{remaining} left  ±{precision:.3g} %  {known.step}  {process.name}", flush=True)
+        line = _text()(
+            "refined", left=remaining, precision=precision, step=known.step, run=process.name
+        )
+        say(line, flush=True)
         longest_s = max(SHORTEST_S, LONGER * known.process_s)
         if not _measured(process, self.results, longest_s):
             self.lost.add(known.row["run"])
@@ -128,16 +133,13 @@ class Refinement:
         for reason in self.planned.refused:
             say(f"mfulab: {reason}", file=sys.stderr)
         names = sorted(self.left_out)
+        text = _text()
         for folder in names[:MOST_NAMED]:
-            say(
-                f"left out: {folder}: no plan of this checkout gives its config",
-                file=sys.stderr,
-            )
+            say(text("no_plan", folder=folder), file=sys.stderr)
+        if len(names) > MOST_NAMED:
+            say(text("many_left_out", count=len(names)), file=sys.stderr)
         if names:
-            more = ""
-            if len(names) > MOST_NAMED:
-                more = f"{len(names)} runs are left out. "
-            say(f"{more}To measure such runs, plan them: --sweep KEY=VALUE …", file=sys.stderr)
+            say(text("plan_them"), file=sys.stderr)
 
 
 @command("refine", "refine --minutes 10")
@@ -224,9 +226,9 @@ def _refine(refinement: Refinement, widest: float, most: int) -> Records:
 
 def _print_rest(records: Records, widest: float) -> int:
     """Prints how many runs are still not known well enough; returns the exit status."""
+    text = _text()
     left = len(_least_known(records, widest, MOST_REPLICATES))
-    why = f"are known to less than ±{widest:g} %, fail a check or were not steady"
-    say(f"{left} runs {why}; snakemake shows what is new")
+    say(text("still_wide", count=left, widest=widest))
     rows = list[Mapping[str, object]]()
     for table in TIMED:
         rows.extend(records.get(table, ()))
@@ -234,7 +236,7 @@ def _print_rest(records: Records, widest: float) -> int:
     precision = timed.reindex(columns=["precision_percent"])["precision_percent"]
     single = int(precision.isna().sum())
     if single:
-        say(f"{single} runs of one process have no interval: replicates=2 measures another of each")
+        say(text("alone", count=single))
     if left or single:
         return UNDECIDED
     return 0
@@ -299,7 +301,7 @@ def _measured(run: Run, results: Path, longest_s: float) -> bool:
     measure = [sys.executable, "-S", "-E", client.__file__, script("run"), run.step]
     command = [*measure, "--config", str(folder.absolute() / "config.json")]
     here = results.absolute().parent
-    ended = "without a row"
+    ended = "no_row"
     with (folder / "log").open("w", encoding="utf-8") as log:
         try:
             subprocess.run(
@@ -312,9 +314,14 @@ def _measured(run: Run, results: Path, longest_s: float) -> bool:
                 timeout=longest_s,
             )
         except subprocess.TimeoutExpired:
-            ended = f"after {longest_s:.0f} s"
+            ended = "too_long"
     if (folder / "row.csv").exists():  # a failed process counts as a replicate too
         return bool(read_row(folder, run.step)["status"] == "ok")
     remove(folder)
-    say(f"{folder.name}: ended {ended}; not tried again", file=sys.stderr)
+    say(_text()(ended, run=folder.name, seconds=longest_s), file=sys.stderr)
     return False
+
+
+def _text() -> Texts:
+    """Lines of a sweep in the terminal's language."""
+    return Texts(usual_language(), "sweep")

@@ -31,7 +31,7 @@ from mfulab.core.parts import Row, leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import Composition, compose_experiments
@@ -118,7 +118,7 @@ def _plan_of(step: str, composition: Composition, multirun: bool) -> Plan:
     is_chosen = base["device"]["type"] != "auto" or base["hardware"]
     why = None if is_chosen else identity.unused()
     if why:
-        say(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
+        say(_sweep_text()("not_the_gpu", why=in_words(why)), file=sys.stderr)
     return plan
 
 
@@ -140,7 +140,8 @@ class _Command:
     def measure(self, plan: Plan) -> None:
         """Measures the runs of a plan, and shows each row."""
         for excluded in plan.excluded:
-            self.say(f"left out: {excluded['run']}: {excluded['because']}")
+            line = _sweep_text()("left_out", run=excluded["run"], because=excluded["because"])
+            self.say(line)
         wanted = list(filter(self._is_wanted, plan.runs))
         if len(wanted) > 1 and client.SOCKET not in os.environ:
             _start_worker(wanted)
@@ -179,6 +180,11 @@ class _Command:
         if self.rows and is_table:
             console = Terminal()
             console.print(table_of(self.step, self.rows, console.width))
+
+
+def _sweep_text() -> Texts:
+    """Lines of a sweep in the terminal's language."""
+    return Texts(usual_language(), "sweep")
 
 
 def _start_worker(wanted: Sequence[Run]) -> None:

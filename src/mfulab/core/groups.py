@@ -66,6 +66,15 @@ Size = Annotated[
 SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 
 
+class InputConfig(Closed):
+    """One of a model's named inputs: random floats, or token ids below `vocabulary_size`."""
+
+    shape: list[Dimension] = Field(min_length=1, description="Shape of the input of one sample.")
+    vocabulary_size: Dimension | None = Field(
+        None, description="Number of token ids; empty: the input is floats."
+    )
+
+
 class ModelConfig(Closed):
     """One model: how to build it, and its inputs."""
 
@@ -82,6 +91,11 @@ class ModelConfig(Closed):
         min_length=1,
         description="Shape of a float sample: [channels, height, width] for images.",
     )
+    inputs: dict[str, InputConfig] | None = Field(
+        None,
+        min_length=1,
+        description="Named inputs, which the model takes as keywords; instead of input_shape.",
+    )
     sequence_length: Dimension | None = Field(
         None, description="Tokens a sample where none is asked for."
     )
@@ -97,8 +111,12 @@ class ModelConfig(Closed):
     )
 
     def conflicts(self) -> Iterator[str]:
-        if (self.input_shape is None) == (self.vocabulary_size is None):
-            yield "give input_shape (float inputs) or vocabulary_size with sequence_length (token inputs)"
+        given = [self.input_shape, self.vocabulary_size, self.inputs]
+        if len(given) - given.count(None) != 1:
+            yield (
+                "give input_shape (float inputs), vocabulary_size with sequence_length (token inputs),"
+                " or inputs (several by name)"
+            )
         if self.vocabulary_size is not None and self.sequence_length is None:
             yield "token inputs need sequence_length"
         if self.pruning == "none" and self.pruned_share:
@@ -106,11 +124,19 @@ class ModelConfig(Closed):
         if self.pruning == "two_of_four" and self.pruned_share != 0.5:
             yield f"pruned_share={self.pruned_share} with pruning=two_of_four: give 0.5, two of four"
 
+    @property
+    def sample_shape(self) -> list[int]:
+        """Shape of a float sample: `input_shape`, or one row of all named inputs; empty for
+        tokens."""
+        if self.inputs is None:
+            return [*(self.input_shape or ())]
+        return [sum(math.prod(each.shape) for each in self.inputs.values())]
+
     def sample_bytes(self, sequence_length: int | None = None) -> int:
         """Bytes of one sample in a file: one per float input, or 2 or 4 per token id, depending on
         the vocabulary."""
         if self.vocabulary_size is None:
-            return math.prod(self.input_shape or ())
+            return math.prod(self.sample_shape)
         token_bytes = 2 if self.vocabulary_size <= 1 << 16 else 4
         return (sequence_length or self.sequence_length or 1) * token_bytes
 

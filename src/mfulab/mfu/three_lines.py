@@ -29,6 +29,9 @@ OF_TRACES = {
 NARROW_BYTES = 2  # size of a number from which no narrower format is advised
 Row = Mapping[str, Cell]
 SETTINGS = ("model", "workload", "precision", "batch_size", "sequence_length")
+EAGER = "eager"
+# Beginnings of executions that a compiler has already fused: torch's, XLA, and ONNX Runtime.
+COMPILED = ("compile", "static_cache_compile", "jax", "tensorflow_function", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,9 @@ def _remedy(row: Row, cause: str, text: Texts) -> str:
     if padded:
         return text("pad", **padded)
     kind = kind_of_operator(row)
+    compiled = text.within("advice_compiled")
+    if is_compiled(row) and compiled.has(cause):
+        return compiled(cause, narrow=int(is_narrow(row)))
     if cause == "other_operators" and kind:
         return text.within("advice_operators")(kind, narrow=int(is_narrow(row)))
     if is_narrow(row) and narrow.has(cause):
@@ -175,6 +181,11 @@ def is_narrow(row: Row) -> bool:
     """True if a step's numbers take so few bytes that no narrower format suits a whole model."""
     form = FORMATS.get(str(row.get("effective_precision") or row.get("precision") or ""))
     return form is not None and form.bytes <= NARROW_BYTES
+
+
+def is_compiled(row: Row) -> bool:
+    """True if a compiler made a step's kernels, so that compiling is no advice."""
+    return str(row.get("execution") or EAGER).startswith(COMPILED)
 
 
 def can_help(row: Row) -> bool:
@@ -227,6 +238,8 @@ def tried_config(row: Row) -> str:
     settings = _settings(row)
     if is_measured_again:
         return _as_arguments(settings)
+    if is_compiled(row) and "execution" in remedy:
+        remedy = dict([BY_BATCH.split("=")])
     return _as_arguments(_with_remedy(settings, remedy))
 
 
@@ -255,6 +268,8 @@ def _settings(row: Row) -> dict[str, str]:
                 settings[key] = f"{amount:.0f}"
         elif isinstance(value, str) and value:
             settings[key] = value
+    if is_compiled(row):
+        settings["execution"] = str(row["execution"])
     return settings
 
 

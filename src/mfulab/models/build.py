@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig
 from mfulab.core.said import Said
+from mfulab.models.by_name import ByName
 from mfulab.models.pruning import prune
 
 Task = Literal["classification", "language_modeling"]
@@ -27,7 +28,7 @@ class ModelError(ValueError):
 class Batch:
     """Inputs and targets of one step."""
 
-    # [batch, *input_shape] of floats, or [batch, sequence_length] of token ids
+    # [batch, *sample_shape] of floats, or [batch, sequence_length] of token ids
     inputs: torch.Tensor
     targets: torch.Tensor  # [batch] class labels, or [batch, sequence_length] token ids
 
@@ -101,6 +102,8 @@ def build(config: ModelConfig) -> torch.nn.Module:
         raise ModelError(
             f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module"
         )
+    if config.inputs is not None:
+        model = ByName(model, config.inputs)
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
         # a layer such as LazyLinear needs a forward pass to make its parameters
         with torch.no_grad():
@@ -129,7 +132,7 @@ def make_batch(
         if config.task == "language_modeling":
             return Batch(inputs, draw(shape))
     else:
-        inputs = torch.randn((batch_size, *(config.input_shape or ())), device=device, dtype=dtype)
+        inputs = torch.randn((batch_size, *config.sample_shape), device=device, dtype=dtype)
     # The targets' values do not change the arithmetic, and every classifier has at least two.
     return Batch(inputs, torch.randint(2, (batch_size,), device=device))
 

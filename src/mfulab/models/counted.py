@@ -68,7 +68,7 @@ def count_model(
         reasons = joined(Said(_NOT_ON[name], {"why": why}) for name, why in failures.items())
     if len(set(failures.values())) == 1:
         reasons = failures["meta"]
-    shape = [batch_size, *(config.input_shape or [sequence_length or config.sequence_length or 1])]
+    shape = [batch_size, *(config.sample_shape or [sequence_length or config.sequence_length or 1])]
     numbers = {"model": config.name, "shape": str(shape), "why": reasons}
     raise CountError(Said("cannot_be_counted", numbers))
 

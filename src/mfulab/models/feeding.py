@@ -110,7 +110,7 @@ class Photographs(Dataset[Sample]):
     other one mirrored, and normalised to floats."""
 
     def __init__(self, config: ModelConfig) -> None:
-        shape = config.input_shape or []
+        shape = config.sample_shape
         if len(shape) != 3 or shape[0] not in (1, 3):
             raise UnsupportedError(Said("jpegs_need_images"))
         from PIL import Image
@@ -161,7 +161,7 @@ class Digits(Dataset[Sample]):
     channels."""
 
     def __init__(self, config: ModelConfig) -> None:
-        shape = config.input_shape or []
+        shape = config.sample_shape
         if len(shape) != 3 or config.task != "classification":
             raise UnsupportedError(Said("digits_need_images"))
         self._shape = shape
@@ -181,7 +181,7 @@ class Mapped(Dataset[Sample]):
     def __init__(self, config: ModelConfig, sequence_length: int | None, path: str | None) -> None:
         self._tokens = config.vocabulary_size
         self._labelled = config.task == "language_modeling"
-        shape = config.input_shape or []
+        shape = config.sample_shape
         if self._tokens:
             shape = [sequence_length or config.sequence_length or 1]
         values = math.prod(shape)

@@ -229,7 +229,7 @@ def _fit(
     trains = mode == "training"
     kept, peak, weight_bytes = _kept_and_peak(counted, optimizer, precision, trains)
     if config.vocabulary_size is None:
-        inputs = size * math.prod(config.input_shape or ()) * weight_bytes
+        inputs = size * math.prod(config.sample_shape) * weight_bytes
     else:  # int64, with as many targets for language modeling
         tokens = size * (sequence_length or config.sequence_length or 1)
         inputs = 8 * tokens * (1 + (config.task == "language_modeling"))

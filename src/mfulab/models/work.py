@@ -116,7 +116,7 @@ def _counted(
         cache_elements = shape.cache_elements(batch_size * length)
     total_flos = 0
     if mode == "training":
-        inputs_per_sample = length or math.prod(config.input_shape or ())
+        inputs_per_sample = length or math.prod(config.sample_shape)
         total_flos = _total_flos(model, batch_size * inputs_per_sample)
     return Work(
         mode=mode,

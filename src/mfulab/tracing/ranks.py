@@ -19,6 +19,7 @@ from mfulab.tracing.trace import COMMUNICATION, Times
 MOST_CALLS = 3000  # calls of collectives that a summary keeps: some 60 kB
 MOST_LETTERS = 120  # of a kernel's name
 MOST_WAITS = 20
+SENDING = -1  # key of the time on the critical path that is no rank's own
 LEAST_WAITING = 0.01  # of a step: ranks that wait less than this are even
 MOST_OF_WAITING = 0.5  # of all waiting: a rank that causes more than this is the slowest
 NEARLY_ALL = 0.9  # of all waiting: the ranks that cause it together are listed
@@ -242,7 +243,7 @@ class _Joined:
         shared.shortest = np.where(shorter, lengths[:kept], shared.shortest[:kept])
         shared.last = np.where(shorter, rank, shared.last[:kept])
 
-    def waited(self, summary: RankSummary) -> tuple[float, float, npt.NDArray[np.float64]]:
+    def add_waits(self, summary: RankSummary) -> tuple[float, float, npt.NDArray[np.float64]]:
         """Returns the ns that a rank sent, waited in all, and waited for each rank. Adds them to
         the sums of each collective."""
         sending = 0.0
@@ -264,7 +265,7 @@ class _Joined:
         return sending, float(waits.sum()), waits
 
     def path(self, start: int) -> dict[int, int] | None:
-        """Nanoseconds of each rank's own work on the critical path, and of sending under -1.
+        """Nanoseconds of each rank's own work on the critical path, and of sending under SENDING.
         Follows the path back from the end of a rank, at each collective to the rank that arrived
         last. None if it meets no collective."""
         own = defaultdict[int, int](int)
@@ -275,13 +276,13 @@ class _Joined:
             previous = calls.last_until(time)
             if previous is None:
                 own[rank] += time
-                if len(own) > 1 or -1 in own:
+                if len(own) > 1 or SENDING in own:
                     return dict(own)
                 return None
             key, number, end = previous
             shared = self.shared[key]
             own[rank] += time - end
-            own[-1] += int(shared.shortest[number])
+            own[SENDING] += int(shared.shortest[number])
             last = int(shared.last[number])
             if last != rank:
                 rank = last
@@ -342,7 +343,7 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
         flops.append(summary.flops)
         peaks.append(None if summary.mfu_percent is None else summary.peak_tflop_s)
         is_part = is_part or summary.is_part
-        sending, waiting, for_ranks = joined.waited(summary)
+        sending, waiting, for_ranks = joined.add_waits(summary)
         caused += for_ranks / summary.steps
         per_step = 1e-6 / summary.steps
         for last in np.argsort(-for_ranks)[:MOST_WAITS].tolist():
@@ -400,7 +401,7 @@ def _path(joined: _Joined, ranks: list[RankTimes], steps: int) -> CriticalPath |
     found = joined.path(start)
     if found is None:
         return None
-    sending = found.pop(-1, 0) / 1e6 / steps
+    sending = found.pop(SENDING, 0) / 1e6 / steps
     longest = sorted(found.items(), key=lambda item: -item[1])
     own = {joined.names[index]: time / 1e6 / steps for index, time in longest if time > 0}
     return CriticalPath(own, sending)

@@ -18,6 +18,7 @@ from support import report_rows
 from support.slow import few
 
 from mfulab.cli.main import main
+from mfulab.core.language import Texts
 from mfulab.core.language.quantities import MINUS
 from mfulab.lab.tables import build
 from mfulab.lab.tables.records import Collected
@@ -25,6 +26,7 @@ from mfulab.mfu import ladder
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
+RUNGS = Texts("en", "rungs")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
     pytest.mark.xdist_group("browser"),  # one browser for all of them
@@ -433,7 +435,8 @@ def test_percents_differ_by_points(functions):
         ]
         table = functions.evaluate("(rows) => besides(...rows)[0].textContent", rows)
         assert said in table
-        assert "×" not in table.partition("mfu_percent")[2]
+        assert "×" not in table.partition(RUNGS("mfu_percent"))[2]
+        assert RUNGS("mfu_percent") in table
 
 
 def test_two_times_are_apart_only_beyond_what_doubt_leaves(functions):
@@ -761,11 +764,12 @@ def test_two_runs_side_by_side_and_linked(opened):
     assert "model" not in lines
     assert " … " in lines["time_s"][0]
     assert number(lines["samples_per_s"][0]) > 0
-    rungs = [name for name in lines if name.endswith("_percent")]
-    expected = [rung.column for rung in ladder.RUNGS if rung.column in rungs]
-    assert rungs == expected, "in the ladder's order"
-    one, two = (number(value) for value in lines["mfu_percent"][:2])
-    difference = lines["mfu_percent"][2].split()[0].replace(MINUS, "-")
+    names = [RUNGS(rung.column) for rung in ladder.RUNGS]
+    rungs = [name for name in lines if name in names]
+    assert rungs == [name for name in names if name in rungs], "in the ladder's order"
+    mfu = lines[RUNGS("mfu_percent")]
+    one, two = (number(value) for value in mfu[:2])
+    difference = mfu[2].split()[0].replace(MINUS, "-")
     assert float(difference) == pytest.approx(two - one, rel=0.01)
     assert "beside=1" in opened.url
     address = opened.url

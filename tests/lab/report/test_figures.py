@@ -602,10 +602,30 @@ def test_more_flops_are_told_of_first(few):
     pair = rows.iloc[[0, 0]].reset_index(drop=True).assign(model=model, flops_per_sample=[6.0, 2.0])
     for times in ([3.0, 4.0], [9.0, 0.5]):
         timed = pair.assign(time_per_sample=times, speed=pair["flops_per_sample"] / times)
-        timed = timed.assign(points=[float("nan"), -1.5])
+        timed = timed.assign(points=[float("nan"), -1.5], half=[float("nan"), 0.5])
         told = flops_versus_time.finding(timed, Texts("en", "flops_versus_time"))
         assert re.findall("large|small", told)[:2] == ["large", "small"]
         assert re.findall(r"([\d.]+)×", told) == ["3.00", significant(times[0] / times[1])]
+
+
+@pytest.mark.parametrize(
+    ("points", "half", "key", "model"),
+    [
+        ([-0.3, -0.5], [1.2, 1.0], "accuracy_alike", None),
+        ([-1.5, 2.5], [1.0, 1.0], "accuracy", "b"),
+        ([-1.5, -2.5], [1.0, 3.0], "accuracy", "a"),
+        ([-1.5, -2.5], [float("nan"), float("nan")], "accuracy_alike", None),
+        ([float("nan"), float("nan")], [float("nan"), float("nan")], None, None),
+    ],
+)
+def test_only_a_change_of_accuracy_beyond_its_interval_is_told(few, points, half, key, model):
+    rows = flops_versus_time.rows(few).iloc[[0, 0]].reset_index(drop=True)
+    rows = rows.assign(model=["a", "b"], points=points, half=half)
+    told = heard_of(flops_versus_time, rows)
+    keys = [name for name in told if name.startswith("accuracy")]
+    assert keys == ([key] if key else [])
+    if model:
+        assert told["accuracy"][0]["row"]["model"] == model
 
 
 def test_fewer_flops_are_shown_by_one_comparison_in_percent_of_the_most(few):

@@ -365,6 +365,17 @@ def test_bf16_is_worth_what_its_interval_says(time, worth):
     assert why.bf16(pd.concat([profile(0.1), half], ignore_index=True))["worth"].tolist() == [worth]
 
 
+@pytest.mark.parametrize(
+    ("time", "reach", "worth"),
+    [(0.05, 1.2, "bf16_yes"), (0.05, 3.0, "bf16_unclear"), (0.2, 3.0, "bf16_unclear")],
+)
+def test_bf16_is_worth_no_more_than_its_doubts_leave(time, reach, worth):
+    half = profile(time, precision="bf16", effective_precision="bf16")
+    rows = trust.with_doubts(pd.concat([profile(0.1), half], ignore_index=True))
+    rows[trust.REACH] = [1.0, reach]
+    assert why.bf16(rows)["worth"].tolist() == [worth]
+
+
 def test_bf16_without_an_interval_is_not_called():
     rows = [profile(0.1), profile(0.05, precision="bf16", effective_precision="bf16")]
     alone = pd.concat(rows, ignore_index=True).assign(

@@ -15,7 +15,7 @@ from mfulab.lab.report import frames
 from mfulab.lab.report.figures import latency_pyramid
 from mfulab.lab.report.page import document
 from mfulab.lab.tables import statements
-from mfulab.lab.tables.seminar import recompute
+from mfulab.lab.tables.seminar import _practice, recompute
 
 TRUE = {
     "linear 4→3": 24,
@@ -229,6 +229,13 @@ def test_a_misquotation_is_found(table, change):
 def test_a_number_of_ours_is_not_said_to_be_printed(table):
     found = {case for case, row in table.items() if not row.printed}
     assert found == {case for case, row in table.items() if row.source == "ours"}
+
+
+def test_a_layer_norm_by_hand_calls_seven_kinds_of_operator():
+    values = dict(_practice())
+    assert values["norm_operators"] == 8
+    assert values["norm_operators_kinds"] == 7
+    assert values["norm_fused"] == 1
 
 
 def test_rounded_answers(table):

@@ -1,5 +1,7 @@
 """Named phases of reinforcement learning and diffusion, counted by hand."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -165,13 +167,10 @@ def test_phases_inside_one_another_and_after_an_error(capsys):
         for number in range(6):
             with window.phase("outer"):
                 model(torch.randn(4, 8))
-                try:
-                    with window.phase("inner"):
-                        model(torch.randn(4, 8))
-                        if number == 4:
-                            raise KeyError
-                except KeyError:
-                    pass
+                with contextlib.suppress(KeyError), window.phase("inner"):
+                    model(torch.randn(4, 8))
+                    if number == 4:
+                        raise KeyError
             window.step()
     one = 2 * 4 * 8 * 8
     found = {name: (row["flops"], row["calls"]) for name, row in window.phases.items()}

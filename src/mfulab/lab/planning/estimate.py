@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mfulab.core.language.quantities import duration
+from mfulab.core.language import Texts
+from mfulab.core.terminal_language import usual_language
 from mfulab.lab.runtime import budget
 
 OPTIONS = {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}  # of sbatch
@@ -13,14 +14,14 @@ OPTIONS = {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}  # 
 def in_words(seconds: float, budget_min: float) -> str:
     """Sentence with the time of all jobs and the effect of the budget; an infinite `budget_min` is
     none."""
+    text = Texts(usual_language(), "sweep")
     budget_s = 60 * budget_min
-    sentence = f"about {duration(seconds)}"
     if not math.isfinite(budget_s):
-        return sentence
-    effect = "goes on measuring the least precise runs until"
+        return text("about", seconds=seconds)
+    effect = "goes_on"
     if seconds > budget_s:
-        effect = "ends it after"
-    return f"{sentence}; budget_min={budget_s / 60:g} {effect} {duration(budget_s)}"
+        effect = "ends"
+    return text(effect, seconds=seconds, budget_min=budget_min, budget_s=budget_s)
 
 
 def outlook(
@@ -38,14 +39,20 @@ def outlook(
     values = {"time": _minutes(longest)}  # a device runs one job at a time
     for option, name in OPTIONS.items():
         values[option] = max(resources.get(name) or 0 for resources in longest)
+    text = Texts(usual_language(), "sweep")
     if not values["mem"]:
-        return f"about {duration(rest.estimate_s())} on this machine"
+        return text("about_here", seconds=rest.estimate_s())
     options = " ".join(f"--{option}={value}" for option, value in values.items() if value)
     held_s = 0.0
     for folder, count in devices.items():
         held_s += count * (rest.worker_s + rest.runs_s[folder])
-    hours = f"{held_s / 3600:.2g} {'GPU-hours' if on_gpu else 'hours of a CPU'}"
-    return f"about {hours} in {len(batches):,} jobs; runs in the longest: {len(longest)}, by sbatch {options}"
+    return text(
+        "gpu_hours" if on_gpu else "cpu_hours",
+        hours=f"{held_s / 3600:.2g}",
+        jobs=len(batches),
+        runs=len(longest),
+        options=options,
+    )
 
 
 def _minutes(batch: Sequence[Any]) -> int:

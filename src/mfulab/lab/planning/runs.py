@@ -169,7 +169,7 @@ def plan(
         recorded=report.get("recorded"),
         # Rounded as rows state it.
         budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),
-        first=[folders for _, folders in planner.first],
+        first=[folders for _, folders in planner.folders_by_first_rule],
     )
 
 
@@ -212,14 +212,16 @@ class _Planner:
         self.sweeps_precision = "precision" in self.composition.axes and not is_named
         base = self.composition.base
         # Each rule of the key `first`, with the folders of the runs that match it.
-        self.first: list[tuple[Values, list[str]]] = [(rule, []) for rule in base.get("first", ())]
+        self.folders_by_first_rule: list[tuple[Values, list[str]]] = [
+            (rule, []) for rule in base.get("first", ())
+        ]
         # Only ceilings keep a given peak: it is a denominator, so that a change of it must not
         # measure the numerators again.
         self.device_with_peaks = {**base["device"], "name": self.device, "type": self.device}
         device = {**self.device_with_peaks, "peak_tflop_s": {}}
         given_peaks = self.device_with_peaks["peak_tflop_s"]
         self.base: Content = {**base, "device": device, "trace_peaks": given_peaks}
-        self.short = SHORT[self.device] if base.get("short_processes") else {}
+        self.short_timing = SHORT[self.device] if base.get("short_processes") else {}
 
     def combinations(self, step: str) -> Iterator[Combination]:
         """Yields all combinations of a measurement's axes."""
@@ -259,7 +261,7 @@ class _Planner:
         if "timing" in base:
             timing = base["timing"]
             given = {key: value for key, value in timing.items() if value is not None}
-            base["timing"] = {**timing, **self.short.get(step, {}), **given}
+            base["timing"] = {**timing, **self.short_timing.get(step, {}), **given}
         return base
 
     def add(self, step: str, combination: Combination) -> None:
@@ -282,7 +284,7 @@ class _Planner:
             processes = self.base["replicates"] or REPLICATES[self.device]
         needs = self._add_needs(config, content, dotted)
         folder = self.append(step, config, dotted, needs, processes)
-        for rule, folders in self.first:
+        for rule, folders in self.folders_by_first_rule:
             if holds(rule, combination.labels):
                 folders.append(folder)
                 break
@@ -315,7 +317,7 @@ class _Planner:
             "precision": precision,
             "device": self.device_with_peaks,
         }
-        if self.short and is_gpu(self.device):
+        if self.short_timing and is_gpu(self.device):
             content |= {"search": "quick"}
         is_swept = precision is None or _format(precision) not in self.emulated
         processes = 1

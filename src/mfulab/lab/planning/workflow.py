@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.language import LANGUAGES
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.parts import Values
 from mfulab.core.printing import say
 from mfulab.core.said import Said, of_source, said_by
+from mfulab.core.terminal_language import error_in_words, in_words, usual_language
 from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import estimate, store
 from mfulab.lab.planning.costs import Sweep
@@ -125,7 +126,8 @@ class Workflow:
         if not all(is_gpu(kind_of(plan.hardware)) for plan in self.plans):
             why = identity.unused()
             if why:
-                say(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
+                text = Texts(usual_language(), "sweep")
+                say(text("not_the_gpu", why=in_words(why)), file=sys.stderr)
         budget.rest = self._sweep.rest(runs, has_page)
         seconds = budget.rest.estimate_s(max(1, gpus * self.gpu))
         say(estimate.in_words(seconds, self._sweep.budget_min), file=sys.stderr)
@@ -147,30 +149,41 @@ class Workflow:
         rest = self._sweep.rest(devices, has_page)
         return estimate.outlook(list(batches.values()), devices, rest, bool(self.gpu))
 
-    def can_write_partial_page(self, jobs: Iterable[Any]) -> bool:
-        """True if a sweep that was interrupted or failed has rows for a page that is still missing.
-        Also prints at exit how to continue."""
-        try:
-            store.check_writable(RESULTS)
-        except ConfigurationError as error:
-            say(f"mfulab: {error}", file=sys.stderr)
-            return False
+    def say_at_exit_how_to_go_on(self) -> None:
+        """Prints at exit how many rows an interrupted or failed sweep keeps, its page if one is
+        written from now on, and the command that continues it."""
         began = time.time()
 
         @atexit.register
         def say_how_to_go_on() -> None:
             kept, planned = len(self.inputs.complete_rows), len(self.inputs.runs)
-            sentences = [f"{kept} of {planned} rows are kept"]
+            text = Texts(usual_language(), "sweep")
+            sentences = [text("kept", kept=kept, planned=planned)]
             if PAGE.exists() and PAGE.stat().st_mtime >= began:
-                sentences.append(f"page: {PAGE.resolve()}")
-            sentences.append(f"to go on: {self._sweep.command(*self._page_overrides)}")
+                sentences.append(text("page", page=PAGE.resolve()))
+            command = self._sweep.command(*self._page_overrides)
+            sentences.append(text("go_on", command=command))
             say("\n" + " · ".join(sentences), file=sys.stderr)
 
+    def lacks_page(self, jobs: Iterable[Any]) -> bool:
+        """True if an interrupted or failed sweep has rows for a page that is among the `jobs` that
+        are left."""
         is_page_due = any(own_name(job.rule.name) == "page" for job in jobs)
-        has_page = bool(self.inputs.complete_rows) and is_page_due
-        if has_page and lifetime.interrupted:
-            say("Interrupted: writing the page of what there is", file=sys.stderr)
-        return has_page
+        return bool(self.inputs.complete_rows) and is_page_due
+
+    def can_write(self) -> bool:
+        """True if the results can be written to; otherwise prints why not."""
+        try:
+            store.check_writable(RESULTS)
+        except ConfigurationError as error:
+            say(f"mfulab: {error_in_words(error)}", file=sys.stderr)
+            return False
+        return True
+
+    def say_interrupted(self) -> None:
+        """Prints that a page of the rows so far follows, if the sweep was interrupted."""
+        if lifetime.interrupted:
+            say(Texts(usual_language(), "sweep")("interrupted"), file=sys.stderr)
 
     @exits_with_message()
     def clear_lock(self) -> None:
@@ -179,7 +192,7 @@ class Workflow:
         store.clear(RESULTS)
 
     @property
-    def warm(self) -> str:
+    def shell_prefix(self) -> str:
         """Definitions of the shell functions `measure STEP …` and `mfulab COMMAND …`, which run in
         the warm worker, or directly if there is none."""
         command = shlex.join([sys.executable, "-S", "-E", client.__file__])

@@ -93,12 +93,17 @@ def texts(path: Path) -> pd.DataFrame:
 
 
 def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
-    """Returns the rows for which `chosen` is True; the frame itself if all are. In long frames,
-    columns that share an array still do."""
+    """Returns the rows for which `chosen` is True; the frame itself if all are."""
     if chosen.all():
         return rows
     if len(rows) < MANY:
         return rows[chosen]
+    return _those_of_many(rows, chosen)
+
+
+def _those_of_many(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
+    """Returns the `chosen` rows of a long frame. Columns that share one array in memory, such as
+    all empty ones, share one afterwards too."""
     # A list keeps the arrays alive, so that no two of them have the same address.
     arrays = [rows[name].to_numpy() for name in rows]
     addresses = [array.ctypes.data for array in arrays]

@@ -39,16 +39,18 @@ def table(
     shown = Table(box=None, header_style="bold", pad_edge=False)
     left = max(20, width - sum(NUMBERS.values()) - 2 * len(NUMBERS))  # columns are two blanks apart
     shown.add_column(title, overflow="ellipsis", no_wrap=True, max_width=left)
-    for name, width in NUMBERS.items():
-        shown.add_column(text(name), justify="right", no_wrap=True, min_width=width)
-    for rows, share in zip(own, ("mfu_percent", "share_of_measured_percent"), strict=True):
-        for _, row in rows.iterrows():
+    for name, least in NUMBERS.items():
+        shown.add_column(text(name), justify="right", no_wrap=True, min_width=least)
+    names_of = names[: len(own[0])], names[len(own[0]) :]
+    shares = ("mfu_percent", "share_of_measured_percent")
+    for rows, share, short_names in zip(own, shares, names_of, strict=True):
+        for name, (_, row) in zip(short_names, rows.iterrows(), strict=True):
             time = text.name("status", row["status"])
             if row["status"] == "ok":
                 time = quantity(row["time_s"], "s")
             busy = quantity(row.get("utilization_percent"), "%")
             speed = quantity(row["tflop_s"] * 1e12, "")
-            cells = (names.pop(0), time, speed, quantity(row[share], "%"), busy)
+            cells = (name, time, speed, quantity(row[share], "%"), busy)
             shown.add_row(*map(Text, cells), style=None if row["status"] == "ok" else "dim")
     return shown
 

@@ -36,10 +36,10 @@ class Switch:
         self.unused: set[str] | None = None
         self._real: dict[Kind, RealTokens] = {}
         self._graphs_before = 0
-        self._owed = 0
+        self._phases_to_retry = 0
         # Number of further forward passes of compiled code to count: a backward pass can be counted
         # only if all forward passes that it goes through were.
-        self._chained = MOST_CHAINED if compiled.is_whole else 0
+        self._forwards_to_count = MOST_CHAINED if compiled.is_whole else 0
 
     def decide(
         self, phase: Phase, passes: Passes, optimizers: Sequence[torch.optim.Optimizer]
@@ -50,23 +50,23 @@ class Switch:
             self._count_from_forward(passes.passed)
             is_wanted = False
         if self._ends_chain(phase, is_wanted, passes):
-            self._chained = 0
-        self._owed = max(0, self._owed - 1)
+            self._forwards_to_count = 0
+        self._phases_to_retry = max(0, self._phases_to_retry - 1)
         phase.counted = self._turn(is_wanted, optimizers)
         self._graphs_before = structure.graphs_compiled()
 
     def _wants(self, phase: Phase) -> bool:
         if not self.is_asked or self.failure:
             return False
-        return self.costs.wants(phase.entry) or self._owed > 0 or self._is_chained(phase)
+        return self.costs.wants(phase.entry) or self._phases_to_retry > 0 or self._is_chained(phase)
 
     def _is_chained(self, phase: Phase) -> bool:
         """True for a forward pass after counted ones of compiled code, since one backward pass may
         go through all of them."""
         is_forward = phase.entry.signature[0] == "forward" and torch.is_grad_enabled()
-        if not is_forward or self.counter is None or not self._chained:
+        if not is_forward or self.counter is None or not self._forwards_to_count:
             return False
-        self._chained -= 1
+        self._forwards_to_count -= 1
         return True
 
     def _is_compiled_backward(self, phase: Phase) -> bool:
@@ -84,7 +84,7 @@ class Switch:
         starts = is_wanted and self.counter is None
         stops = self.counter is not None and not (is_wanted and self.counter.sees_all)
         if (starts or stops) and in_compiled_code():
-            self._owed = MOST_OWED if starts else 0
+            self._phases_to_retry = MOST_OWED if starts else 0
             return stops
         if stops:
             self.stop()
@@ -97,7 +97,7 @@ class Switch:
         compiled, and so would their backward pass, in which a counter sees little."""
         for phase in passed:
             self.costs.doubt(phase.entry, phase.entry)
-        self._chained = MOST_PENDING
+        self._forwards_to_count = MOST_PENDING
 
     def _start(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         models = torch.nn.ModuleDict({str(index): model for index, model in enumerate(self.models)})

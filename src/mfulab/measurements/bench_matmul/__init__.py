@@ -106,7 +106,10 @@ class MatmulRow(TimedRow):
     )
     flops: int | None = column("FLOPs of the matmul: 2·batch·m·n·k.")
     bytes_moved: int | None = column("A and B read once, C written once.")
-    relative_error: float | None = column("‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
+    relative_error: float | None = column(
+        "‖C−R‖F / ‖R‖F of the kernel alone: R is the float64 product of the inputs as the format"
+        " rounds them, so that int8 has 0. The figure `matmul_precision` adds what rounding costs."
+    )
     max_absolute_error: float | None = column("Largest |C − R| of an element.")
     tolerance: float | None = column(
         "Largest accepted relative_error; above it the row is `incorrect`."

@@ -18,7 +18,7 @@ MOST = 8
 def rows(tables: Tables) -> DataFrame:
     """Selects eager runs of one machine that differ only in the model: those of the experiment on
     this, else the largest group. `flops_percent` and `time_percent` are relative to the model with
-    most FLOPs. `points` is the change in accuracy of a trained model of this kind."""
+    most FLOPs. `points` is the change in accuracy of a trained model of this kind, ± `half`."""
     timed = steps(tables, "flops", "time_s", "batch_size", execution="eager").query("flops > 0")
     timed = selection.pick(timed, "incomparable")  # without loads that only spin
     timed = _several(timed.drop_duplicates([*ALIKE, "model"]))
@@ -31,11 +31,13 @@ def rows(tables: Tables) -> DataFrame:
     here = here.sort_values("flops", ascending=False).head(MOST)
     largest = here.iloc[0]
     lost = ok(tables["quality"], "accuracy_change_points").drop_duplicates("compression")
-    points = lost.set_index("compression")["accuracy_change_points"]
+    lost = lost.set_index("compression")
+    technique = here["model"].map(TRAINED)
     return here.assign(
         flops_percent=100 * here["flops"] / largest["flops"],
         time_percent=100 * here["time_s"] / largest["time_s"],
-        points=here["model"].map(TRAINED).map(points),
+        points=technique.map(lost["accuracy_change_points"]),
+        half=technique.map(lost["change_half_points"]),
         flops_per_sample=here["flops"] / here["batch_size"],
         time_per_sample=here["time_s"] / here["batch_size"],
         speed=here["flops"] / here["time_s"],
@@ -62,18 +64,31 @@ def finding(rows: DataFrame, text: Texts) -> str:
     is_known = any(claims.differs(*pair, "time_per_sample") for pair in pairs)
     key = "finding" if is_known else "finding_alike"
     sentences = [text(key, large=large, small=small, flops=flops, time=time)]
+    sentences.append(_accuracy(rows, text))
+    return " ".join(filter(None, sentences))
+
+
+def _accuracy(rows: DataFrame, text: Texts) -> str:
+    """Sentence on the largest change in accuracy that is beyond its interval; empty if no model of
+    these kinds was trained."""
     trained = rows.dropna(subset=["points"])
-    if len(trained):
-        sentences.append(text("accuracy", row=trained.loc[trained["points"].idxmin()]))
-    return " ".join(sentences)
+    if trained.empty:
+        return ""
+    change = trained["points"].abs()
+    beyond = trained[change > trained["half"]]
+    if beyond.empty:
+        return text("accuracy_alike")
+    return text("accuracy", row=beyond.loc[change[beyond.index].idxmax()])
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Returns two rows for each model, for FLOPs and time. The accuracy is added to its name."""
     names = []
     for _, row in rows.iterrows():
-        known = row["points"] == row["points"]
-        names.append(text("named", row=row) if known else row["model"])
+        name = row["model"]
+        if row["half"] >= 0:
+            name = text("named", row=row)
+        names.append(name)
     parts = []
     for part in PARTS:
         share = rows[f"{part}_percent"]

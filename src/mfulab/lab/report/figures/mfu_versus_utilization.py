@@ -1,6 +1,8 @@
 """MFU and device utilization: a line for each run from one to the other, coloured by the largest
 cause of the gap."""
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
@@ -108,7 +110,15 @@ def _count(rows: DataFrame, total: int, text: Texts) -> str:
 def _named(ends: DataFrame, text: Texts) -> list[str]:
     """Names two runs by their models; if these are equal, what differs is added in parentheses."""
     names = curves.apart(ends, text) if ends["model"].nunique() == 1 else ends["model"]
-    return [name.replace(", ", " (", 1) + ")" * (", " in name) for name in names]
+    return [_in_brackets(name) for name in names]
+
+
+def _in_brackets(name: str) -> str:
+    """A name with everything behind its first comma in brackets."""
+    model, comma, rest = name.partition(", ")
+    if not comma:
+        return name
+    return f"{model} ({rest})"
 
 
 def because(row: Series, text: Texts) -> str:
@@ -138,17 +148,9 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     for machine in machines:
         here = few[few["machine"] == machine].sort_values("mfu_percent", ascending=False)
         if len(here) > most:
-            here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
-            fastest = here.sort_values("samples_per_s", ascending=False).drop_duplicates(
-                ["model", "mode"]
-            )
-            named_here = here.index[here.index.isin(named)]
-            others = here.index[here.index.isin(fastest.index.difference(named_here))]
-            count = min(len(others), most - len(named_here))
-            positions = np.linspace(0, len(others) - 1, count).round().astype(int)
-            here = here[here.index.isin([*named_here, *others[positions]])]
-        here = rows.loc[here.index]
-        of_machines.append(here.assign(name=curves.apart(here, text)))
+            here = _spread(here, named, most)
+        chosen = rows.loc[here.index]
+        of_machines.append(chosen.assign(name=curves.apart(chosen, text)))
     rows = pd.concat(of_machines)
     budgets = [account.read(row).losses for row in rows.to_dict("records")]
     causes = []
@@ -157,6 +159,19 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
         # Empty if no trace shows the losses.
         causes.append(max(lost_ms, key=lost_ms.__getitem__, default=""))
     return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
+
+
+def _spread(here: DataFrame, named: Collection[object], most: int) -> DataFrame:
+    """At most `most` rows of a machine, sorted by MFU: the `named` ones, and of others the fastest
+    run of each model and mode, evenly spread."""
+    here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
+    fastest = here.sort_values("samples_per_s", ascending=False)
+    fastest = fastest.drop_duplicates(["model", "mode"])
+    named_here = here.index[here.index.isin(named)]
+    others = here.index[here.index.isin(fastest.index.difference(named_here))]
+    count = min(len(others), most - len(named_here))
+    positions = np.linspace(0, len(others) - 1, count).round().astype(int)
+    return here[here.index.isin([*named_here, *others[positions]])]
 
 
 def name_of(cause: str, text: Texts) -> str:

@@ -99,6 +99,7 @@ WORDS = (
     *("side_by_side", "verdict"),
 )
 # Words of the tables of a trace's operators and modules, and of its time.
+TIMES = ("time_s", "samples_per_s")  # compared first of two runs side by side
 ROOFLINE = (
     *(
         "operators",
@@ -269,10 +270,12 @@ def _groups(text: Texts) -> dict[str, dict[str, str]]:
     ladder, each with its name."""
     parts = text.within("trace")
     phases = text.within("why")
+    rungs = text.within("rungs")
     return {
         "budget": {f"{part}_ms": parts(part) for part in budget.PARTS},
         "phases": {f"{name}_ms": phases(name) for name in why.PHASES},
-        "ladder": {rung.column: rung.column for rung in ladder.RUNGS},
+        "times": {column: text.name("column", column) for column in TIMES},
+        "ladder": {rung.column: rungs(rung.column) for rung in ladder.RUNGS},
         "trace": {key: parts(key) for key in ROOFLINE}
         | {kind: parts(name) for kind, name in budget.KINDS.items()}
         | {"rest": text("rest")},

@@ -81,21 +81,31 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
         is_empty = (cells == "") if kinds[column] is str else cells.isna()
         if column not in main and is_empty.all():
             continue
-        codes, distinct = pd.factorize(cells)
-        if kinds[column] is str:
-            more: Record = {"dictionary": list(distinct)}
-            # The last is for missing cells, whose code is -1.
-            words = [*map(str, range(len(distinct))), "-1"]
-        else:
-            more = {"number": kinds[column] is float}
-            words = [*map(as_json, map(plain, distinct)), "null"]
-        yield f"{',' * bool(columns)}[{','.join(np.array(words, dtype=object)[codes])}]"
+        encoded, more = _encoded(cells, kinds[column])
+        if columns:
+            yield ","
+        yield encoded
         meaning = ""
         if column in declared:
             meaning = description(measurement, declared[column])
         named = {"name": column, "title": text.name("column", column), "description": meaning}
         columns.append({**named, "main": column in main, **more})
     yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
+
+
+def _encoded(cells: pd.Series, kind: type) -> tuple[str, Record]:
+    """JSON of a column's cells, and what decodes it: the dictionary of texts, or whether numbers
+    have a fraction."""
+    codes, distinct = pd.factorize(cells)
+    # The last word is for missing cells, whose code is -1.
+    if kind is str:
+        words = [*map(str, range(len(distinct))), "-1"]
+        more: Record = {"dictionary": list(distinct)}
+    else:
+        words = [*map(as_json, map(plain, distinct)), "null"]
+        more = {"number": kind is float}
+    listed = ",".join(np.array(words, dtype=object)[codes])
+    return f"[{listed}]", more
 
 
 def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:

@@ -134,11 +134,14 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
     sentence about it."""
     pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
     pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
-    once = pairs["speedup_low"].isna()  # measured by a single process, so without an interval
+    reach = pd.Series(1.0, pairs.index)  # factor by which doubts widen the interval
+    if trust.REACH in pairs:
+        reach = pairs[trust.REACH]
+    low = pairs["speedup_low"] / reach
+    high = pairs["speedup_high"] * reach
+    once = low.isna() & (reach == 1)  # measured by a single process, so without an interval
     worth = pd.Series("bf16_unclear", index=pairs.index).mask(once, "bf16_once")
-    worth = worth.mask(pairs["speedup_low"] >= GAIN, "bf16_yes").mask(
-        pairs["speedup_high"] < GAIN, "bf16_no"
-    )
+    worth = worth.mask(low >= GAIN, "bf16_yes").mask(high < GAIN, "bf16_no")
     worth = worth.where(frames.comparable(pairs) & frames.comparable(pairs, "_base"), "bf16_faults")
     return pairs.assign(worth=worth, emulated=frames.emulated(pairs))
 

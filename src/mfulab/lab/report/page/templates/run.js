@@ -164,7 +164,7 @@ function besides(one, two) {
   const head = element("tr", {}, ...["", one.run, two.run, words.difference].map((name) => element(name ? "th" : "td", {}, ...broken(name))));
   return [element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: words.side_by_side }, element("table", { className: "beside" }, head,
     ...(keys.length ? part(words.settings, keys.map((key) => [key, a[key], b[key], ""])) : part(words.same_settings, [["", "", "", ""]])),
-    ...part(words.times, [["time_s", between(one), between(two), of_times.filter(Boolean).join(", ")], ...numbers({ samples_per_s: "samples_per_s" }).map((cells) => (is_within ? cells.with(-1, "") : cells))]),
+    ...part(words.times, [[groups.times.time_s, between(one), between(two), of_times.filter(Boolean).join(", ")], ...numbers({ samples_per_s: groups.times.samples_per_s }).map((cells) => (is_within ? cells.with(-1, "") : cells))]),
     ...part(words.ladder, numbers(groups.ladder)),
     ...part(words.budget, numbers(groups.budget)),
     ...part(words.phases, numbers(groups.phases)),

@@ -1,0 +1,69 @@
+"""Models of several named inputs."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from mfulab.core.groups import ModelConfig
+from mfulab.models.build import build, make_batch
+from mfulab.models.by_name import ByName
+
+NAMED = {"image": {"shape": [3, 4, 4]}, "words": {"shape": [5], "vocabulary_size": 7}}
+
+
+class Seen(nn.Module):
+    """Keeps what it was called with."""
+
+    def forward(self, **inputs):
+        self.inputs = inputs
+        return inputs["image"].flatten(1)
+
+
+def config(**given):
+    return ModelConfig(name="seen", _target_="mfulab.models.build.ByName", **given)
+
+
+def test_each_input_has_its_shape_and_its_values():
+    model = ByName(Seen(), config(inputs=NAMED).inputs)
+    batch = make_batch(config(inputs=NAMED), 64)
+    assert batch.inputs.shape == (64, 3 * 4 * 4 + 5)
+    model(batch.inputs)
+    image, words = model.model.inputs["image"], model.model.inputs["words"]
+    assert image.shape == (64, 3, 4, 4)
+    torch.testing.assert_close(image.flatten(1), batch.inputs[:, :48])
+    assert words.dtype == torch.int64
+    assert set(words.unique().tolist()) == set(range(7))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_ids_are_below_the_vocabulary_in_each_format(dtype):
+    model = ByName(Seen(), config(inputs=NAMED).inputs)
+    model(make_batch(config(inputs=NAMED), 256, dtype=dtype).inputs)
+    words = model.model.inputs["words"]
+    assert 0 <= words.min() <= words.max() < 7
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"inputs": NAMED, "input_shape": [3]},
+        {"inputs": NAMED, "vocabulary_size": 7, "sequence_length": 3},
+        {"inputs": {}},
+        {"inputs": {"image": {"shape": []}}},
+        {"inputs": {"image": {"shape": [3], "vocabulary": 4}}},
+    ],
+)
+def test_inputs_that_do_not_go_together_are_refused(given):
+    with pytest.raises(ValidationError):
+        config(**given)
+
+
+def test_a_model_without_named_inputs_is_built_as_it_is():
+    plain = ModelConfig(
+        name="linear", _target_="torch.nn.Linear", arguments={"in_features": 3, "out_features": 2},
+        input_shape=[3],
+    )  # fmt: skip
+    assert type(build(plain)) is nn.Linear
+    assert make_batch(plain, 4).inputs.shape == (4, 3)
