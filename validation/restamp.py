@@ -23,7 +23,7 @@ from mfulab.lab.tables.recording import folder_of
 from mfulab.lab.tables.records import ABOUT
 
 PLANNING = Path(foundations.__file__).parent
-CARRIED = ("foundations.py", "sources.py", "statements.py")  # current code that makes the digests
+CARRIED = ("foundations.py", "sources.py")  # current code that makes the digests
 PROGRAM = """
 import json, sys
 from mfulab.lab.planning.foundations import foundations

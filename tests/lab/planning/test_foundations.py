@@ -1,6 +1,10 @@
 """What a recorded number rests on: digests that formatting leaves alone."""
 
+import re
+
 import pytest
+import restamp
+from support.workflow_copy import ROOT
 
 from mfulab.lab.planning import foundations
 from mfulab.lab.planning.sources import PACKAGE
@@ -39,3 +43,12 @@ def test_a_matmul_rests_on_its_kernel_and_on_no_model():
     assert {"kernels", "timing", "devices", "measuring"} <= found.keys()
     assert "models" not in found
     assert foundations.foundations("bench_matmul,mfulab.kernels.gone.Gone", "nvidia-h200") == {}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_digests_of_a_commit_are_made_by_today_s_rules(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    name = "count_flops,torch.nn.Linear"
+    found = restamp.at("HEAD", [name], "amd-epyc-2c")
+    assert set(found[name]) == set(foundations.foundations(name, "amd-epyc-2c"))
+    assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in found[name].values())
