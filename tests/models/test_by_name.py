@@ -9,7 +9,7 @@ from mfulab.core.groups import ModelConfig
 from mfulab.models.build import build, make_batch
 from mfulab.models.by_name import ByName
 
-NAMED = {"image": {"shape": [3, 4, 4]}, "words": {"shape": [5], "vocabulary_size": 7}}
+NAMED = {"inputs": {"image": [3, 4, 4], "words": [5]}, "input_vocabularies": {"words": 7}}
 
 
 class Seen(nn.Module):
@@ -25,8 +25,8 @@ def config(**given):
 
 
 def test_each_input_has_its_shape_and_its_values():
-    model = ByName(Seen(), config(inputs=NAMED).inputs)
-    batch = make_batch(config(inputs=NAMED), 64)
+    model = ByName(Seen(), NAMED["inputs"], NAMED["input_vocabularies"])
+    batch = make_batch(config(**NAMED), 64)
     assert batch.inputs.shape == (64, 3 * 4 * 4 + 5)
     model(batch.inputs)
     image, words = model.model.inputs["image"], model.model.inputs["words"]
@@ -38,8 +38,8 @@ def test_each_input_has_its_shape_and_its_values():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_ids_are_below_the_vocabulary_in_each_format(dtype):
-    model = ByName(Seen(), config(inputs=NAMED).inputs)
-    model(make_batch(config(inputs=NAMED), 256, dtype=dtype).inputs)
+    model = ByName(Seen(), NAMED["inputs"], NAMED["input_vocabularies"])
+    model(make_batch(config(**NAMED), 256, dtype=dtype).inputs)
     words = model.model.inputs["words"]
     assert 0 <= words.min() <= words.max() < 7
 
@@ -48,11 +48,12 @@ def test_ids_are_below_the_vocabulary_in_each_format(dtype):
     "given",
     [
         {},
-        {"inputs": NAMED, "input_shape": [3]},
-        {"inputs": NAMED, "vocabulary_size": 7, "sequence_length": 3},
+        {**NAMED, "input_shape": [3]},
+        {**NAMED, "vocabulary_size": 7, "sequence_length": 3},
         {"inputs": {}},
-        {"inputs": {"image": {"shape": []}}},
-        {"inputs": {"image": {"shape": [3], "vocabulary": 4}}},
+        {"inputs": {"image": []}},
+        {"inputs": {"image": [3]}, "input_vocabularies": {"words": 4}},
+        {"input_shape": [3], "input_vocabularies": {"words": 4}},
     ],
 )
 def test_inputs_that_do_not_go_together_are_refused(given):

@@ -66,15 +66,6 @@ Size = Annotated[
 SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 
 
-class InputConfig(Closed):
-    """One of a model's named inputs: random floats, or token ids below `vocabulary_size`."""
-
-    shape: list[Dimension] = Field(min_length=1, description="Shape of the input of one sample.")
-    vocabulary_size: Dimension | None = Field(
-        None, description="Number of token ids; empty: the input is floats."
-    )
-
-
 class ModelConfig(Closed):
     """One model: how to build it, and its inputs."""
 
@@ -91,10 +82,13 @@ class ModelConfig(Closed):
         min_length=1,
         description="Shape of a float sample: [channels, height, width] for images.",
     )
-    inputs: dict[str, InputConfig] | None = Field(
+    inputs: dict[str, Annotated[list[Dimension], Field(min_length=1)]] | None = Field(
         None,
         min_length=1,
-        description="Named inputs, which the model takes as keywords; instead of input_shape.",
+        description="Shape of each named input, which the model takes as keywords; instead of input_shape.",
+    )
+    input_vocabularies: dict[str, Dimension] = Field(
+        {}, description="Number of token ids of each named input that is none of floats."
     )
     sequence_length: Dimension | None = Field(
         None, description="Tokens a sample where none is asked for."
@@ -117,6 +111,9 @@ class ModelConfig(Closed):
                 "give input_shape (float inputs), vocabulary_size with sequence_length (token inputs),"
                 " or inputs (several by name)"
             )
+        for name in self.input_vocabularies:
+            if name not in (self.inputs or {}):
+                yield f"input_vocabularies.{name}: give its shape, inputs.{name}"
         if self.vocabulary_size is not None and self.sequence_length is None:
             yield "token inputs need sequence_length"
         if self.pruning == "none" and self.pruned_share:
@@ -130,7 +127,7 @@ class ModelConfig(Closed):
         tokens."""
         if self.inputs is None:
             return [*(self.input_shape or ())]
-        return [sum(math.prod(each.shape) for each in self.inputs.values())]
+        return [sum(math.prod(shape) for shape in self.inputs.values())]
 
     def sample_bytes(self, sequence_length: int | None = None) -> int:
         """Bytes of one sample in a file: one per float input, or 2 or 4 per token id, depending on

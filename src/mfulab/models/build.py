@@ -103,7 +103,7 @@ def build(config: ModelConfig) -> torch.nn.Module:
             f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module"
         )
     if config.inputs is not None:
-        model = ByName(model, config.inputs)
+        model = ByName(model, config.inputs, config.input_vocabularies)
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
         # a layer such as LazyLinear needs a forward pass to make its parameters
         with torch.no_grad():

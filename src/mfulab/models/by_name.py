@@ -1,33 +1,37 @@
 """Models of several named inputs, which a batch holds as one row of floats a sample."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
-from mfulab.core.groups import InputConfig
-
 
 class ByName(nn.Module):
     """Splits rows [batch, sum of all inputs' elements] into a model's named inputs, and calls it
-    with them. Float inputs are views. Token ids are made from the floats, at a cost of a few
-    element-wise operators."""
+    with them. Float inputs are views. Inputs of `vocabularies` are token ids, made from the floats
+    at a cost of a few element-wise operators."""
 
-    def __init__(self, model: nn.Module, inputs: Mapping[str, InputConfig]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        shapes: Mapping[str, Sequence[int]],
+        vocabularies: Mapping[str, int],
+    ) -> None:
         super().__init__()
         self.model = model
-        self.inputs = dict(inputs)
-        self.sizes = [math.prod(each.shape) for each in inputs.values()]
+        self.shapes = dict(shapes)
+        self.vocabularies = dict(vocabularies)
+        self.sizes = [math.prod(shape) for shape in shapes.values()]
 
     def forward(self, rows: torch.Tensor) -> object:
         """Calls the model; returns its output."""
         parts = rows.split(self.sizes, dim=1)
         named = {}
-        for (name, form), part in zip(self.inputs.items(), parts, strict=True):
-            shaped = part.unflatten(1, form.shape)
-            if form.vocabulary_size is not None:
-                shaped = _ids(shaped, form.vocabulary_size)
+        for (name, shape), part in zip(self.shapes.items(), parts, strict=True):
+            shaped = part.unflatten(1, shape)
+            if name in self.vocabularies:
+                shaped = _ids(shaped, self.vocabularies[name])
             named[name] = shaped
         return self.model(**named)
 
