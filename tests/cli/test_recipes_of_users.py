@@ -52,7 +52,14 @@ def test_a_model_of_two_inputs_is_measured(workload, tmp_path, monkeypatch, caps
     (tmp_path / "two_inputs.py").write_text(block("class ImageAndWords"))
     [typed] = re.findall(r"^    mfulab (run .*two_inputs.*)$", PAGE, re.MULTILINE)
     words = [word.strip("'") for word in typed.split()]
-    short = ["timing=short", "batch_size=2", f"workload={workload}", "device=cpu", "--json"]
+    short = [
+        "timing.windows=2",
+        "timing.window_time_s=0.1",
+        "batch_size=2",
+        f"workload={workload}",
+        "device=cpu",
+        "--json",
+    ]
     assert main([*words, *short]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["status"] == "ok"

@@ -24,7 +24,7 @@ from mfulab.measurements.registry import MEASUREMENTS, machine
 
 KERNELS = Path(mfulab.__file__).parent / "kernels"
 # Mappings with keys of the user's own, which Hydra must be told to add.
-OPEN = ("model.arguments", "device.peak_tflop_s")
+OPEN = ("model.arguments", "model.inputs", "model.input_vocabularies", "device.peak_tflop_s")
 # Fields of configs that planning sets and users cannot.
 SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path", "trace_peaks"}
 
