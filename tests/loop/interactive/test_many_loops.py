@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import mfulab
 from mfulab.flops.sharded import pretend_ranks
-from mfulab.loop.interactive import costs
+from mfulab.loop.interactive import known_costs
+from mfulab.loop.interactive.costs import Kind
 from mfulab.loop.interactive.unwatched import ENOUGH_FORWARDS
 
 ROWS, WIDTH = 4, 16
@@ -733,16 +734,15 @@ LATER = {
 
 
 def test_kinds_that_never_recur_cost_no_memory_once_no_more_is_counted(monkeypatch):
-    monkeypatch.setattr(costs, "MOST_COUNTED", 0)
-    known = costs.KnownCosts()
-    entry = costs.Kind(("forward",), ())
+    monkeypatch.setattr(known_costs, "MOST_COUNTED", 0)
+    known = known_costs.KnownCosts()
+    entry = Kind(("forward",), ())
     for size in range(100):
         assert not known.wants(entry)
-        known.doubt(entry, costs.Kind(("forward",), (size,)))
-    assert not (known._missing)
-    assert not (known._expected)
-    assert not (known._turned_up)
-    assert not (known._tries)
+        known.doubt(entry, Kind(("forward",), (size,)))
+    kept = vars(known._missing)
+    assert kept
+    assert not any(kept.values())
 
 
 @pytest.mark.parametrize(

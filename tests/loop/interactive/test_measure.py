@@ -14,7 +14,7 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.core.said import Said
 from mfulab.device.compute import allowed_precision
 from mfulab.device.samplers.series import read_series
-from mfulab.loop.interactive import costs, measure, peaks
+from mfulab.loop.interactive import costs, peaks, published
 from mfulab.loop.interactive.measure import MeasureWarning
 from mfulab.loop.interactive.peaks import Ceiling
 from mfulab.loop.interactive.row import Mark, stretches
@@ -306,7 +306,7 @@ def test_ctrl_c_tells_of_the_steps_until_then_and_an_error_of_none(
 
 
 def test_an_error_of_measuring_ends_the_window_and_not_the_loop(linear, monkeypatch):
-    monkeypatch.setattr(measure.Published, "note_steps", lambda *_: 1 // 0)
+    monkeypatch.setattr(published.Published, "note_steps", lambda *_: 1 // 0)
     done = []
 
     def body(window):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mfulab
-from mfulab.loop.interactive.costs import Filling
+from mfulab.loop.interactive.known_costs import Filling
 from mfulab.models.huggingface import build
 
 WIDTH, LAYERS, WORDS = 32, 2, 50

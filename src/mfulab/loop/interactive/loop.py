@@ -1,28 +1,27 @@
 """Follows a loop: watched by hooks until its steps are alike, then timed by its own marks alone."""
 
-import statistics
 import threading
 import time
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from mfulab.loop.interactive import row, structure
 from mfulab.loop.interactive.batches import samples_of
 from mfulab.loop.interactive.costs import Cost, Kind, describe
 from mfulab.loop.interactive.counting import in_compiled_code
 from mfulab.loop.interactive.hooks import Call
-from mfulab.loop.interactive.phases import HOOK_S, Phase, Phases
-from mfulab.loop.interactive.row import LoopStep, Mark, What
+from mfulab.loop.interactive.moments import Moments
+from mfulab.loop.interactive.phases import HOOK_S, Phases
+from mfulab.loop.interactive.row import LoopStep, What
 from mfulab.loop.interactive.unwatched import (
     CALL_S,
     LOOK,
     MARK_RARELY,
     TICKS,
-    Steadiness,
+    Assumed,
     UnwatchedSteps,
 )
+from mfulab.loop.interactive.watched import Check, EndedStep, WatchedSteps
 from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 # Stands for the index of a model in a step that the loop notes itself.
@@ -32,9 +31,8 @@ NOTED = -1
 class Loop:
     """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for
     a check. `phases` are those of watched steps. `unwatched` holds the steps that run without hooks
-    now; None while hooks are on. `named` holds the stretches of each named phase. `tick_s` is the
-    host time (s) that the end of an unwatched step takes. `is_noted` is True if the loop
-    distinguishes its steps itself."""
+    now; None while hooks are on. `tick_s` is the host time (s) that the end of an unwatched step
+    takes. `is_noted` is True if the loop distinguishes its steps itself."""
 
     def __init__(
         self, models: Sequence[torch.nn.Module], device: torch.device, clock: Clock, counting: bool
@@ -45,8 +43,8 @@ class Loop:
             "compilation": self._compiles,
         }
         self.phases = Phases(models, events, counting)
+        self.clock = clock
         self._device = device
-        self._clock = clock
         self.unwatched: UnwatchedSteps | None = None
         self.tick_s = 0.0
         self.is_noted = False
@@ -54,35 +52,30 @@ class Loop:
     def open(self, settle: Callable[[], None], publish: Callable[[Cost | None, int], None]) -> None:
         """Begins to watch. `settle` is called before each moment. `publish` is called with the cost
         of a step, None if unknown, and the number of such steps."""
-        self._settle = settle
         self._publish = publish
         self._thread = threading.get_ident()
-        self._marks: list[Mark] = []
-        self.unwatched = None
-        self._woken: UnwatchedSteps | None = None
-        self._unproven: UnwatchedSteps | None = None
-        self._steadiness = Steadiness()
         self._explicit = False
-        self._spent = array("d")  # host seconds that hooks took in each watched step
-        self.named: dict[str, list[LoopStep]] = {}
+        self._moments = Moments(self.clock, self.phases, settle)
+        self._check = Check()
+        self.unwatched = None
         self.phases.open()
-        self._reach()
-        self._settle()
+        self._watched = WatchedSteps(self.phases)
+        settle()
         self.mark("begin")
 
     @property
     def watch_s(self) -> float:
-        """Host seconds that hooks take in a watched step. The median, since hooks take longer in a
-        step that ends a count."""
-        if self._spent:
-            return statistics.median(self._spent)
-        return 0.0
+        """Host seconds that hooks take in a watched step."""
+        return self._watched.spent_s
+
+    @property
+    def named(self) -> Mapping[str, Sequence[LoopStep]]:
+        """Stretches of each named phase."""
+        return self._moments.named
 
     def mark(self, what: What, name: str = "") -> None:
         """Marks a moment."""
-        self._settle()
-        self._clock.mark()
-        self._marks.append(Mark(what, len(self.phases.done), self.phases.hooks.compiled, name=name))
+        self._moments.mark(what, name)
 
     def step(self) -> None:
         """Ends a step; puts the hooks on for the next one if they are off."""
@@ -97,7 +90,7 @@ class Loop:
         self.phases.begin()
         self.mark("step")
         if self._judge(of_forwards=False):
-            self._spent[-1] += time.perf_counter() - began
+            self._watched.spend_more(time.perf_counter() - began)
 
     def note(self, batch: object) -> None:
         """Records the batch that a step begins with, which distinguishes steps by their shapes."""
@@ -130,34 +123,19 @@ class Loop:
         if unwatched is not None:
             self._mark_unwatched(unwatched)
         self.mark("end")
-        self._clock.synchronise()
+        self.clock.synchronise()
         ended()
         done = self.phases.done
         self.phases.done = []
-        marks = self._marks
-        self._marks = []
-        self._reach()
-        intervals = self._clock.intervals()
-        for name, stretch in row.named_stretches(marks, intervals, self.phases, done):
-            self.named.setdefault(name, []).append(stretch)
-        return row.steps_of(marks, intervals, self.phases, done)
-
-    def _reach(self) -> None:
-        hooks = self.phases.hooks
-        self._reached = (
-            len(self.phases.done),
-            structure.sequence_number(),
-            hooks.compiled,
-            hooks.spent_s,
-        )
+        self._watched.begin()
+        return self._moments.cut(done)
 
     def _compiles(self) -> None:
         if self.unwatched is not None:
-            self.unwatched.compiled.append(self.unwatched.ticks)
+            self.unwatched.assumed.compiled.append(self.unwatched.ticks)
 
     def _forward(self) -> None:
-        unwatched = self._woken
-        self._woken = None
+        unwatched = self._check.pop_unmarked()
         if unwatched is not None:
             self._mark_unwatched(unwatched)
             return
@@ -169,44 +147,34 @@ class Loop:
         """Compares the step that has just ended with those before it, and takes the hooks off if
         enough were alike. False if a phase of the step was counted."""
         phases = self.phases
-        since, number, compiled, spent_s = self._reached
-        self._reach()
-        inside = phases.done[since:]
+        step = self._watched.end()
         calls = phases.calls.described
         phases.calls.described = calls[-1:] if of_forwards else []
-        cost = phases.cost(inside)
-        counted = any(phase.counted for phase in inside)
+        cost = phases.cost(step.inside)
+        counted = any(phase.counted for phase in step.inside)
         if not counted:
-            self._spent.append(phases.hooks.spent_s - spent_s)
+            self._watched.spend(step.spent_s)
         if not of_forwards:
             self._publish(None if counted else cost, 1)
-        nodes = self._reached[1] - number
         is_known = cost is not None or not phases.counts
         shown = None
-        if not counted and phases.hooks.compiled == compiled and is_known:
-            ran = [(phase.entry, phase.kind, phase.samples, phase.through) for phase in inside]
-            shown = (ran, calls, nodes)
-        if self._unproven is not None and shown is not None:
-            # a counted step in between shows nothing
-            self._unproven.doubtful = shown != self._expected
-            self._unproven = None
-        if self._steadiness.note(shown, of_forwards) and not phases.counting:
-            self._stop_watching(inside, calls, cost, nodes, of_forwards)
+        if not counted and not step.compiled and is_known:
+            ran = [(phase.entry, phase.kind, phase.samples, phase.through) for phase in step.inside]
+            shown = (ran, calls, step.nodes)
+        self._check.compare(shown)
+        if self._watched.steadiness.note(shown, of_forwards) and not phases.counting:
+            self._stop_watching(step, calls, cost, of_forwards)
         return not counted
 
     def _stop_watching(
-        self,
-        inside: Sequence[Phase],
-        calls: Sequence[object],
-        cost: Cost | None,
-        nodes: int,
-        of_forwards: bool,
+        self, step: EndedStep, calls: Sequence[object], cost: Cost | None, of_forwards: bool
     ) -> None:
-        resolution_s = self._clock.resolution_s
-        if isinstance(self._clock, EventClock):
+        resolution_s = self.clock.resolution_s
+        if isinstance(self.clock, EventClock):
             resolution_s *= MARK_RARELY
-        most, group = self._steadiness.between_checks(resolution_s)
-        looks = self.phases.calls.look_s * len(calls) <= LOOK * self._steadiness.step_s
+        steadiness = self._watched.steadiness
+        most, group = steadiness.between_checks(resolution_s)
+        looks = self.phases.calls.look_s * len(calls) <= LOOK * steadiness.step_s
         if not self.phases.stop_watching(self._look if looks or of_forwards else None):
             return
         if not self.tick_s:
@@ -220,9 +188,10 @@ class Loop:
         expected = None
         if looks:
             expected = calls[-1:] if of_forwards else calls
-        self._entries = [phase.entry for phase in inside]
+        self._check.rest(step.inside)
+        assumed = Assumed(cost, samples_of(step.inside))
         self.unwatched = UnwatchedSteps(
-            self._clock, nodes, most, group, expected, cost, samples_of(inside), of_forwards
+            self.clock, step.nodes, most, group, expected, assumed, of_forwards
         )
 
     def _look(self, call: Call) -> None:
@@ -254,22 +223,20 @@ class Loop:
         self.unwatched = None
         if unwatched is None:
             return
-        self.phases.costs.passed(self._entries, unwatched.ticks)
+        self.phases.costs.passed(self._check.entries, unwatched.ticks)
         if not unwatched.of_forwards:
-            self._publish(None if unwatched.odd else unwatched.cost, unwatched.ticks)
+            self._publish(None if unwatched.odd else unwatched.assumed.cost, unwatched.ticks)
         if unwatched.odd:
-            self._steadiness.doubt()
-        self._unproven = None if unwatched.odd else unwatched
-        self._expected = self._steadiness.last
+            self._watched.steadiness.doubt()
+        self._check.wake(unwatched, self._watched.steadiness.last)
         self.phases.calls.described = []
         self.phases.listen()
         if call is None:
             self._mark_unwatched(unwatched)
         else:
-            self._woken = unwatched
+            self._check.leave_unmarked(unwatched)
             self.phases.before(call)
 
     def _mark_unwatched(self, unwatched: UnwatchedSteps) -> None:
-        phases = len(self.phases.done)
-        self._marks.append(Mark("unwatched", phases, self.phases.hooks.compiled, unwatched))
-        self._reach()
+        self._moments.mark_unwatched(unwatched)
+        self._watched.begin()

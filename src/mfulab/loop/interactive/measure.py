@@ -1,10 +1,8 @@
 """Measures whatever runs in a `with` block: your own training loop, with no pipeline around it."""
 
 import functools
-import gc
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from numbers import Real
@@ -15,27 +13,25 @@ from typing import Any, TypeVar
 import torch
 
 from mfulab.core.errors import warn
-from mfulab.core.files import scratch
-from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.core.parts import Record, Row
 from mfulab.device.compute import is_first_rank
-from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
+from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import per_step
 from mfulab.loop.goodput.journal import Journal, journal_of
 from mfulab.loop.interactive import row
 from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.given import Given, peaks_given
 from mfulab.loop.interactive.hooks import apart
 from mfulab.loop.interactive.loop import Loop
-from mfulab.loop.interactive.peaks import peaks_of
-from mfulab.loop.interactive.published import Published
+from mfulab.loop.interactive.open_window import Laps, OpenWindow
+from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.row import LoopStep, WindowWork
 from mfulab.mfu import job as jobs
 from mfulab.mfu.account import Account, Judged
 from mfulab.mfu.utilization import product, ratio
 from mfulab.timing.clocks import clock_for
-from mfulab.timing.instruments import Instruments
-from mfulab.tracing.operators import BlockTrace
+from mfulab.tracing.analysis import Analysis
 
 _METRICS = {name: f"{name}_percent" for name in ("mfu", "hfu", "useful_mfu", "utilization")}
 _METRICS |= {"tflops": "tflop_s", "step_time": "time_s", "samples_per_second": "samples_per_s"}
@@ -117,28 +113,25 @@ class Measurement:
             for module in self.models:
                 for parameter in module.parameters():
                     devices[parameter.device] = None
-            self._devices = list(devices)
             if device is None:
                 device = next(iter(devices), "cpu")
             self.device = torch.device(device)
-        self._batch = batch
-        self._given_flops = flops_per_step
-        self._ceiling_s = ceiling_s
-        self._quiet = quiet
-        self._language = language
-        self._series_path = series
-        self._trace_path = trace
-        try:
-            self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
-        except ValueError as error:
-            advice = "give dense TFLOP/s by number format, such as {'bf16': 989}"
-            raise ValueError(f"peak_tflop_s={peak_tflop_s}: {advice}") from error
-        self._clock = clock_for(self.device)
-        counting = flops_per_step is None and batch is None
-        self._loop = Loop(self.models, self.device, self._clock, counting)
-        self._phases = self._loop.phases
+        self._given = Given(
+            batch=batch,
+            flops_per_step=flops_per_step,
+            ceiling_s=ceiling_s,
+            peaks=peaks_given(peak_tflop_s),
+            lies_on=list(devices),
+            series=series,
+            trace=trace,
+            quiet=quiet,
+            language=language,
+        )
+        clock = clock_for(self.device)
+        self._loop = Loop(self.models, self.device, clock, self._given.is_counted)
         self.journal = journal_of(job)
-        self._open: ExitStack | None = None
+        self._open: OpenWindow | None = None
+        self._laps = Laps()
         self.row: Record = {}
         self.readings: Readings = {}
         self.verdict: Judged | None = None
@@ -163,7 +156,7 @@ class Measurement:
             return None
         try:
             with apart(self.device):
-                return render(self, self._language)
+                return render(self, self._given.language)
         except Exception as failure:
             return f"<mfulab.measure: {type(failure).__name__}: {failure}>"
 
@@ -182,11 +175,12 @@ class Measurement:
             undo.callback(setattr, Measurement, "_running", None)
             try:
                 with torch._C.DisableTorchFunction():
-                    self._begin(undo)
+                    opened = self._begin(undo)
             except Exception as error:
                 _warn(f"nothing is measured here: {type(error).__name__}: {error}")
                 return self
-            self._open, self._pid = undo.pop_all(), os.getpid()
+            opened.keep()
+            self._open = opened
         self._note("setup")
         return self
 
@@ -194,45 +188,22 @@ class Measurement:
         if self.journal:
             self.journal.mark(span, **(facts or {}))
 
-    def _begin(self, undo: ExitStack) -> None:
-        self._steps: list[LoopStep] = []
-        self._laps: list[tuple[float, Readings]] = []
-        self._trace: BlockTrace | None = None
-        path = Path(self._series_path or undo.enter_context(scratch()) / "series.csv")
-        instruments = undo.enter_context(Instruments(self.device, path.parent, name=path.name))
-        self._samplers = instruments.samplers()
-        self._clock.synchronise()
-        self._watching = undo.enter_context(ExitStack())
-        self._watch()
-        self._memory = instruments.memory
-        published = Published(self.device, self._dtype)
-        self._settled = False
-        undo.callback(published.close)
-        undo.callback(self._phases.close)
-        self._loop.open(self._settle, published.note_steps)
+    def _begin(self, undo: ExitStack) -> OpenWindow:
+        self._laps = Laps()
+        return OpenWindow(self._loop, self.device, self._given, self._dtype, self._laps, undo)
 
-    def _settle(self) -> None:
-        """Restarts the samplers once nothing is being counted any more, so that no reading covers
-        steps that the counter slowed."""
-        if self._settled or self._phases.counting:
-            return
-        self._settled = True
-        gc.collect()  # else garbage of counting would be collected in a timed step
-        self._clock.synchronise()
-        if self._phases.done:
-            self._watching.close()
-            self._watch()
-        if self._trace_path:
-            self._trace = BlockTrace(self.device, Path(self._trace_path))
-            self._trace.start()
+    @property
+    def _phases(self) -> Phases:
+        return self._loop.phases
 
-    def _watch(self) -> None:
-        self._sampled = self._watching.enter_context(sampling(self._samplers))
+    @property
+    def _steps(self) -> Sequence[LoopStep]:
+        return self._laps.steps
 
     def _safely(self, call: Callable[..., R], *args: object) -> R | None:
         """Calls a function, inside the block only. After an error in it the loop goes on, and the
         window closes."""
-        if self._open is not None and self._pid == os.getpid():
+        if self._open is not None and self._open.is_own_process():
             try:
                 with torch._C.DisableTorchFunction():
                     return call(*args)
@@ -273,24 +244,24 @@ class Measurement:
     def __exit__(
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # a fork that leaves the block measured nothing
-        if self._open is None or self._pid != os.getpid():
-            return
         opened = self._open
+        # a fork that leaves the block measured nothing
+        if opened is None or not opened.is_own_process():
+            return
         self._open = None
         try:
-            with torch._C.DisableTorchFunction(), opened:
-                self._finish(error)
+            with torch._C.DisableTorchFunction(), opened.undo:
+                self._finish(opened, error)
         except Exception as failure:
             if error is None:
                 _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
         self._note("measuring", facts_of(self.row))
-        if self.is_shown(error) and self.row and not self._quiet and is_first_rank():
+        if self.is_shown(error) and self.row and not self._given.quiet and is_first_rank():
             try:
                 with apart(self.device):
                     from mfulab.loop.interactive.show import show
 
-                    show(self, language=self._language)
+                    show(self, language=self._given.language)
             except Exception as failure:  # such as a terminal without these characters
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
@@ -302,14 +273,15 @@ class Measurement:
         return self._safely(self._lap) or {}
 
     def _lap(self) -> dict[str, float]:
+        opened = self._open
+        assert opened is not None
         self._loop.wake()
-        steps = self._cut()
+        steps = opened.cut()
         if steps:
             with apart(self.device):
-                self._fill(self._laps[-1][1], steps, last=False)
+                self._fill(self._laps.last, steps, opened.analysis, last=False)
             self._note("measuring", facts_of(self.row))
-        self._watch()
-        self._loop.mark("begin")
+        opened.begin_lap()
         if steps:
             return self.metrics()
         return {}
@@ -350,14 +322,14 @@ class Measurement:
         end a training early."""
         return error is None or isinstance(error, KeyboardInterrupt)
 
-    def _finish(self, error: BaseException | None) -> None:
+    def _finish(self, opened: OpenWindow, error: BaseException | None) -> None:
         if error is not None:
             self._phases.forget()
             if self.is_shown(error):
                 self._loop.skip()  # half a step does not count
         self._phases.close()
-        self._cut()
-        traced: Readings = self._trace.stop() if self._trace else {}
+        opened.cut()
+        traced = opened.stop_trace()
         if not self.is_shown(error):
             return
         if not self._steps:
@@ -367,18 +339,15 @@ class Measurement:
                 )
             return
         with apart(self.device):
-            self._fill({**row.merged(self._laps), **traced}, self._steps)
+            self._fill({**self._laps.merged, **traced}, self._steps, opened.analysis)
 
-    def _cut(self) -> list[LoopStep]:
-        """Ends a lap. Returns its steps, and keeps them with what the samplers read over it."""
-        steps = self._loop.cut(self._watching.close)
-        self._steps += steps
-        if steps:
-            readings = first_available(self._sampled) | {"memory_bytes": self._memory.read()}
-            self._laps.append((sum(step.seconds for step in steps), readings))
-        return steps
-
-    def _fill(self, readings: Readings, steps: Sequence[LoopStep], last: bool = True) -> None:
+    def _fill(
+        self,
+        readings: Readings,
+        steps: Sequence[LoopStep],
+        analysis: Analysis | None,
+        last: bool = True,
+    ) -> None:
         timed = row.steady(steps, self._loop.watch_s)
         self.readings = per_step(readings, len(timed))
         self.row = {name: reading.value for name, reading in self.readings.items()}
@@ -386,13 +355,7 @@ class Measurement:
         self.row["measuring_percent"] = row.measuring_percent(
             timed, self._loop.watch_s, self._loop.tick_s
         )
-        peaks = functools.partial(
-            peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last
-        )
-        site = row.Site(self._dtype(), self.device, self._devices, peaks)
-        analysis = None
-        if self._trace:
-            analysis = self._trace.analysis
+        site = self._given.site(self._dtype(), self.device, anew=last)
         seen = self.row | {"mean_s": sum(step.seconds for step in timed) / len(timed)}
         if analysis is not None:
             self.row["misaligned"] = analysis.misaligned()
@@ -416,12 +379,12 @@ class Measurement:
         self.verdict = window.account.verdict
 
     def _work(self, steps: Sequence[LoopStep]) -> WindowWork:
-        if self._given_flops is not None:
-            formats = {(self._dtype(), False): int(self._given_flops)}
-            reading = Reading(self._given_flops, "", "given")
-            return row.same_work(steps, Cost(formats, formats), reading)
-        if self._batch is not None:
-            return row.work_of_batch(steps, self.models, self._batch)
+        flops = self._given.flops_per_step
+        if flops is not None:
+            formats = {(self._dtype(), False): int(flops)}
+            return row.same_work(steps, Cost(formats, formats), Reading(flops, "", "given"))
+        if self._given.batch is not None:
+            return row.work_of_batch(steps, self.models, self._given.batch)
         return row.counted_work(steps, self._phases)
 
     def _dtype(self) -> torch.dtype:

@@ -17,10 +17,11 @@ from mfulab.core.said import Said
 from mfulab.flops.layers import outermost
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.compiled import CompiledPhases
-from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, Sums, describe
+from mfulab.loop.interactive.costs import Cost, Kind, Phase, Sums, describe
 from mfulab.loop.interactive.counting import in_compiled_code, state
 from mfulab.loop.interactive.endings import Ending, Endings
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
+from mfulab.loop.interactive.known_costs import KnownCosts
 from mfulab.loop.interactive.passes import Passes
 from mfulab.loop.interactive.states import Event, LoopState, LoopThread
 from mfulab.loop.interactive.structure import Structure

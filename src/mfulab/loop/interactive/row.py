@@ -220,18 +220,16 @@ def named_stretches(
 
 def _unwatched_steps(unwatched: UnwatchedSteps, seconds: Sequence[float]) -> list[LoopStep]:
     """Steps that nothing watched. Cost and samples are None where they are in doubt."""
-    cost = None
-    if not unwatched.doubtful:
-        cost = unwatched.cost
+    assumed = unwatched.assumed
+    cost = assumed.sure_cost
     steps = [
-        LoopStep(step_s, cost, unwatched.samples, counted=False, watched=False)
-        for step_s in seconds
+        LoopStep(step_s, cost, assumed.samples, counted=False, watched=False) for step_s in seconds
     ]
     last = unwatched.sizes()[-1]
     if unwatched.odd:  # it is unknown which of the steps that share a mark
         steps[-last:] = [replace(step, cost=None, samples=None) for step in steps[-last:]]
     first = unwatched.ticks - len(steps)
-    for compiled in unwatched.compiled:
+    for compiled in assumed.compiled:
         begin = compiled // unwatched.group * unwatched.group - first
         for index in range(max(0, begin), min(len(steps), begin + unwatched.group)):
             steps[index] = replace(steps[index], compiled=True)

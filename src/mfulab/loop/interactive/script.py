@@ -131,7 +131,7 @@ class Script:
             return
         ends = bound.ends()
         if optimizer is ends:
-            bound.note_step()
+            bound.taken.note_step()
             return
         takes_over = bound.shares_weights(optimizer)
         if takes_over or is_new or not bound.of_steps or self._optimizers.has_retired(ends):
@@ -190,21 +190,21 @@ class Script:
         if not bound.of_steps:
             if bound.followed:  # a training has begun, and this pass is part of it
                 return
-            bound.note_step()
+            bound.taken.note_step()
         if bound.training is None:
-            with bound.apart():
+            with bound.taken.apart():
                 self._open([*self._roots.values()])
         elif bound.split is not None:
             bound.split.step()
             if len(bound.split.steps) > SPLIT_STEPS:
-                with bound.apart():
+                with bound.taken.apart():
                     self._finish_training()
         elif bound.window is not None:
             if bound.of_steps:
                 bound.window.step()
             bound.measured += 1
             if self._is_full(bound):
-                with bound.apart():
+                with bound.taken.apart():
                     self._close(None)
                     bound.split = Split(bound.roots, bound.window.device, self.fail)
 
@@ -262,7 +262,7 @@ class Script:
             has_parts = is_full and len(bound.split.steps) > 1
             result = WindowResult.of(bound.window, bound.split if has_parts else None)
             bound.training.keep(result, bound.measured, is_full)
-            bound.own_s += bound.measured * result.slowed_s
+            bound.taken.own_s += bound.measured * result.slowed_s
         bound.window = bound.split = None
 
     def _finish_training(self) -> None:
@@ -279,8 +279,8 @@ class Script:
     def _note_time(self) -> None:
         bound = self._bound
         if bound is not None and bound.training is not None:
-            bound.training.seconds += bound.seconds
-            bound.training.steps += bound.steps
+            bound.training.seconds += bound.taken.seconds
+            bound.training.steps += bound.taken.steps
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends with the script: reports what was measured by then, or in one sentence why nothing
@@ -367,39 +367,20 @@ def _parameters_of(ends: object) -> Iterator[torch.Tensor]:
         yield from group["params"]
 
 
-class _Bound:
-    """Boundary of the steps of the training that is followed: an optimiser or a model, which it
-    does not keep alive. Also holds its window, then its split, and its time."""
+class _TimeTaken:
+    """Time from the first step of a training to the last, and what measuring took of it (`own_s`).
+    `from_first` is True if the time before the first step's end does not count."""
 
-    def __init__(self, ends: object) -> None:
-        self.of_steps = isinstance(ends, torch.optim.Optimizer)
-        self.handles: list[Any] = []
-        self.roots: list[torch.nn.Module] = []
-        self.followed = weakref.WeakSet[torch.optim.Optimizer]()
-        self.training: Training | None = None
-        self.window: Any = None
-        self.split: Any = None
-        self.measured = 0
+    def __init__(self, from_first: bool) -> None:
         self.steps = 0
-        self.opened_s = self.own_s = 0.0
-        self.first_s = self.last_s = time.perf_counter()
-        self.pass_on(ends)
-
-    def pass_on(self, ends: object) -> None:
-        """Lets another object end the steps of the same model, such as an optimiser made anew."""
-        self.ends = weakref.ref(ends)
-        self._weights = frozenset(map(id, _parameters_of(ends)))
-
-    def shares_weights(self, optimizer: torch.optim.Optimizer) -> bool:
-        """True if an optimiser trains weights of the one that ends steps."""
-        if not self.of_steps:
-            return False
-        return not self._weights.isdisjoint(map(id, _parameters_of(optimizer)))
+        self.own_s = 0.0
+        self._from_first = from_first
+        self._first_s = self._last_s = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Seconds from the first step to the last, without those that measuring took."""
-        return max(0.0, self.last_s - self.first_s - self.own_s)
+        return max(0.0, self._last_s - self._first_s - self.own_s)
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -413,9 +394,39 @@ class _Bound:
     def note_step(self) -> None:
         """Records the time of a step's end."""
         self.steps += 1
-        self.last_s = time.perf_counter()
-        if self.steps == 1 and not self.of_steps:
-            self.first_s = self.last_s  # the time before includes making the counter
+        self._last_s = time.perf_counter()
+        if self.steps == 1 and self._from_first:
+            self._first_s = self._last_s
+
+
+class _Bound:
+    """Boundary of the steps of the training that is followed: an optimiser or a model, which it
+    does not keep alive. Also holds its window, then its split, and the time `taken`."""
+
+    def __init__(self, ends: object) -> None:
+        self.of_steps = isinstance(ends, torch.optim.Optimizer)
+        self.handles: list[Any] = []
+        self.roots: list[torch.nn.Module] = []
+        self.followed = weakref.WeakSet[torch.optim.Optimizer]()
+        self.training: Training | None = None
+        self.window: Any = None
+        self.split: Any = None
+        self.measured = 0
+        self.opened_s = 0.0
+        # of a model: the time before includes making the counter
+        self.taken = _TimeTaken(from_first=not self.of_steps)
+        self.pass_on(ends)
+
+    def pass_on(self, ends: object) -> None:
+        """Lets another object end the steps of the same model, such as an optimiser made anew."""
+        self.ends = weakref.ref(ends)
+        self._weights = frozenset(map(id, _parameters_of(ends)))
+
+    def shares_weights(self, optimizer: torch.optim.Optimizer) -> bool:
+        """True if an optimiser trains weights of the one that ends steps."""
+        if not self.of_steps:
+            return False
+        return not self._weights.isdisjoint(map(id, _parameters_of(optimizer)))
 
     def let_go(self) -> None:
         """Closes the split, and removes the hooks that no other hook follows."""

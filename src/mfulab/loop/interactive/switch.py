@@ -11,9 +11,10 @@ from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.compiled import CompiledPhases
-from mfulab.loop.interactive.costs import Kind, KnownCosts, Phase
+from mfulab.loop.interactive.costs import Kind, Phase
 from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code
 from mfulab.loop.interactive.hooks import Call
+from mfulab.loop.interactive.known_costs import KnownCosts
 from mfulab.loop.interactive.passes import MOST_PENDING, Passes
 
 MOST_OWED = 8  # phases counted until one that began inside compiled code is counted

@@ -4,6 +4,7 @@ by its end alone."""
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mfulab.loop.interactive.costs import Cost
@@ -30,18 +31,46 @@ TICKS = 200
 CALL_S = 1e-7  # time of the loop's own call around it
 
 
+@dataclass(slots=True)
+class Assumed:
+    """Cost and samples that each unwatched step is taken to have. `doubtful` is True if the next
+    watched step differed, so that the cost is unknown. `compiled` numbers the steps in which torch
+    compiled."""
+
+    cost: Cost | None = None
+    samples: int | None = None
+    doubtful: bool = False
+    compiled: list[int] = field(default_factory=list)
+
+    @property
+    def sure_cost(self) -> Cost | None:
+        """Cost of each step; None if it is unknown or in doubt."""
+        if self.doubtful:
+            return None
+        return self.cost
+
+
 class UnwatchedSteps:
     """Steps taken to be like those before them, from one watched step to the next. Autograd's
     sequence numbers reveal other steps cheaply. `clock` marks the end of each `group` of steps.
     Each step makes `nodes` nodes, and after `most` steps one is watched. `calls` are the expected
-    arguments of a step's forward passes and notes, None if looking costs too much. `compiled`
-    numbers the steps in which torch compiled. `odd` is True if the last step differed. `doubtful`
-    is True if the next watched step differed, so that nothing is known of these."""
+    arguments of a step's forward passes and notes, None if looking costs too much. `odd` is True if
+    the last step differed, which ends them."""
 
     __slots__ = (
-        "_clock", "_most", "_nodes", "_number", "_wanted", "calls", "compiled", "cost", "doubtful", "group", "marks",
-        "odd", "of_forwards", "samples", "seen", "ticks",
-    )  # fmt: skip
+        "_clock",
+        "_most",
+        "_nodes",
+        "_number",
+        "_wanted",
+        "assumed",
+        "calls",
+        "group",
+        "odd",
+        "of_forwards",
+        "seen",
+        "ticks",
+    )
 
     def __init__(
         self,
@@ -50,8 +79,7 @@ class UnwatchedSteps:
         most: int,
         group: int = 1,
         calls: Sequence[object] | None = None,
-        cost: Cost | None = None,
-        samples: int | None = None,
+        assumed: Assumed | None = None,
         of_forwards: bool = False,
     ) -> None:
         self._clock = clock
@@ -59,16 +87,14 @@ class UnwatchedSteps:
         self._most = most
         self.group = group
         self.calls = calls
-        self.cost = cost
-        self.samples = samples
+        self.assumed = assumed or Assumed()
         self.of_forwards = of_forwards
         self._number = sequence_number()
         self._wanted = 0  # number of calls in a step
         if calls is not None and not of_forwards:
             self._wanted = len(calls)
-        self.ticks = self.marks = self.seen = 0
-        self.compiled: list[int] = []
-        self.odd = self.doubtful = False
+        self.ticks = self.seen = 0
+        self.odd = False
 
     def tick(self) -> bool:
         """Ends a step; False if the next one is to be watched."""
@@ -77,13 +103,11 @@ class UnwatchedSteps:
         if number - self._number != self._nodes or self.seen != self._wanted:
             self.odd = True
             self._clock.mark()
-            self.marks += 1
             return False
         self._number = number
         self.seen = 0
         if not ticks % self.group:
             self._clock.mark()
-            self.marks += 1
         return ticks < self._most
 
     def call(self, described: object) -> bool:
@@ -99,9 +123,10 @@ class UnwatchedSteps:
 
     def sizes(self) -> list[int]:
         """Numbers of steps between the marks of the clock."""
-        sizes = [self.group] * self.marks
-        if self.odd:
-            sizes[-1] = self.ticks - self.group * (self.marks - 1)
+        groups, rest = divmod(self.ticks, self.group)
+        sizes = [self.group] * groups
+        if self.odd and rest:
+            sizes.append(rest)
         return sizes
 
 
