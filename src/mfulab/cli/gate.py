@@ -214,14 +214,14 @@ def _in_turn(measure: Measure) -> Outcome:
     if base is not None:
         before = Said("gate_at_commit", {"command": commands[0], "commit": base})
     return Outcome(
-        compared,
-        len(values) // 2 - 1,
-        "pairs",
-        seconds,
-        options.unit,
-        options.is_rate,
-        options.noticeable,
-        (before, as_told(commands[1])),
+        compared=compared,
+        count=len(values) // 2 - 1,
+        counted="pairs",
+        seconds=seconds,
+        unit=options.unit,
+        is_rate=options.is_rate,
+        noticeable=options.noticeable,
+        commands=(before, as_told(commands[1])),
     )
 
 
@@ -242,15 +242,15 @@ def _against(measure: Measure, name: str) -> Outcome:
     values, seconds = _sampled(measure)
     saved: Numbers = {"command": old.command, "name": name, "date": old.measured_at}
     return Outcome(
-        gate_baseline.compared(name, old.values, values, options.noticeable),
-        len(values),
-        "runs",
-        seconds,
-        options.unit,
-        options.is_rate,
-        options.noticeable,
-        (Said("gate_of_baseline", saved), as_told(options.command)),
-        Said("gate_baseline_drifts", {"name": name}),
+        compared=gate_baseline.compared(name, old.values, values, options.noticeable),
+        count=len(values),
+        counted="runs",
+        seconds=seconds,
+        unit=options.unit,
+        is_rate=options.is_rate,
+        noticeable=options.noticeable,
+        commands=(Said("gate_of_baseline", saved), as_told(options.command)),
+        warning=Said("gate_baseline_drifts", {"name": name}),
     )
 
 

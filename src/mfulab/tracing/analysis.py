@@ -19,6 +19,7 @@ from mfulab.tracing.window import Window
 RATIOS = ("executed_ratio", "issued_ratio")
 # Sides are padded to a multiple of this: whole tiles and whole loads of every library.
 PADDED = 64
+IDLE = ("idle", "input_wait")  # kinds of time in which the device executes nothing
 # Longest time of an empty kernel, which a trace of long kernels does not show.
 EMPTY_NS = 5_000
 
@@ -39,6 +40,16 @@ class Operator:
     flops: dict[str, int] | None = None
     bytes: float | None = None  # least bytes that all calls move; None likewise
     reason: Said | None = None  # why FLOPs or bytes are None
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Length of a window without a trace, in ns, and the factors from times in the trace to times
+    without it."""
+
+    length: int
+    active: float = 1.0  # of time in which the device executed something
+    idle: float = 1.0
 
 
 @dataclass
@@ -156,40 +167,46 @@ class Analysis:
         active = self.window.length - idle
         if not self.on_gpu or not 0 < active <= length:
             return self
-        is_slower = length > self.window.length
-        active_factor = 1.0
-        if is_slower:
-            active_factor = (length - idle) / active
-        idle_factor = 1.0
-        if idle and not is_slower:
-            idle_factor = (length - active) / idle
-        factors = {"idle": idle_factor, "input_wait": idle_factor}
+        scale = _Scale(length)
+        if length > self.window.length:
+            scale = _Scale(length, active=(length - idle) / active)
+        elif idle:
+            scale = _Scale(length, idle=(length - active) / idle)
+        return replace(
+            self,
+            window=replace(self.window, end=self.window.begin + length),
+            spent=self._scaled_spent(scale),
+            readings=self._scaled_readings(scale),
+        )
+
+    def _scaled_spent(self, scale: _Scale) -> dict[str, int]:
+        """Nanoseconds of each kind of time, which sum to the window without a trace."""
         spent = dict[str, int]()
         for kind, time in self.spent.items():
-            spent[kind] = round(time * factors.get(kind, active_factor))
+            factor = scale.idle if kind in IDLE else scale.active
+            spent[kind] = round(time * factor)
         kind_of_rest = "idle"
-        if is_slower and spent["products"]:
+        if scale.length > self.window.length and spent["products"]:
             kind_of_rest = "products"
-        spent[kind_of_rest] += length - sum(spent.values())
-        traced_ratio = self.window.length / length
-        readings = dict(self.readings)
-        scales = dict[str, float]()
+        spent[kind_of_rest] += scale.length - sum(spent.values())
+        return spent
+
+    def _scaled_readings(self, scale: _Scale) -> Readings:
+        """Readings of the window without a trace; those that do not depend on its length stay."""
+        per_window = self.window.length / scale.length
+        factors = dict[str, float]()
         for name in self.readings:
             if name.endswith("_percent"):
-                scales[name] = traced_ratio * active_factor
-        scales["idle_percent"] = traced_ratio * idle_factor
-        scales["launch_bound_percent"] = traced_ratio * idle_factor
-        scales["launch_gap_s"] = idle_factor
-        for name, factor in scales.items():
-            value = readings[name].value
-            source = f"{readings[name].source} ÷ untraced time"
-            readings[name] = replace(readings[name], value=value and value * factor, source=source)
-        if not idle and not is_slower:
-            readings["idle_percent"] = replace(
-                readings["idle_percent"], value=100 * spent["idle"] / length
-            )
-        window = replace(self.window, end=self.window.begin + length)
-        return replace(self, window=window, spent=spent, readings=readings)
+                factors[name] = per_window * scale.active
+        factors["idle_percent"] = per_window * scale.idle
+        factors["launch_bound_percent"] = per_window * scale.idle
+        factors["launch_gap_s"] = scale.idle
+        readings = self.readings.copy()
+        for name, factor in factors.items():
+            old = self.readings[name]
+            source = f"{old.source} ÷ untraced time"
+            readings[name] = replace(old, value=old.value and old.value * factor, source=source)
+        return readings
 
     def top_kernels(self) -> str | None:
         """JSON of the five longest kernels: name → share of device time in percent; None if there
@@ -240,18 +257,18 @@ def of_device(facts: OfWindow, device: int | None = None) -> Analysis:
     if isinstance(device_time, DeviceTime):
         operators = _operators(trace, device_time, products.of_call)
     return Analysis(
-        window,
-        device_time.readings(),
-        device_time.spent,
-        products.listed,
-        products.uncounted,
-        device_time,
-        facts,
-        products.of_call,
-        facts.has_backward,
-        device,
-        operators,
-        _notes(trace, devices, device),
+        window=window,
+        readings=device_time.readings(),
+        spent=device_time.spent,
+        products=products.listed,
+        uncounted=products.uncounted,
+        told=device_time,
+        held=facts,
+        of_call=products.of_call,
+        backward=facts.has_backward,
+        device=device,
+        operators=operators,
+        notes=_notes(trace, devices, device),
     )
 
 
@@ -286,9 +303,9 @@ def _operators(
     trace: Trace, device_time: DeviceTime, of_call: dict[int, Product]
 ) -> list[Operator]:
     """Lists the parts of a device's time with the FLOPs and least bytes of their calls."""
-    lengths = (device_time.end - device_time.begin)[
-        (device_time.kind == COMPUTE) & (device_time.end > device_time.begin)
-    ]
+    executed = device_time.executed
+    lengths = executed.lengths[executed.kind == COMPUTE]
+    lengths = lengths[lengths > 0]
     shortest = 0
     if len(lengths):
         shortest = min(int(lengths.min()), EMPTY_NS)
@@ -297,10 +314,10 @@ def _operators(
     for (kind, name, shapes), time in device_time.parts.items():
         launched = device_time.launched_by.get((kind, name, shapes), [])
         operator = Operator(
-            kind,
-            name,
-            shapes,
-            time,
+            kind=kind,
+            operator=name,
+            shapes=shapes,
+            time_ns=time,
             calls=sum(owned.calls for owned in launched),
             kernel_ns=sum(owned.kernel_ns for owned in launched),
             launch_ns=shortest * sum(owned.kernels for owned in launched),

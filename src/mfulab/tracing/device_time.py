@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from mfulab.tracing.intervals import (
 )
 from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.shares import MULTIPLYING, SPENT, KernelRow, operator_name
-from mfulab.tracing.trace import COMMUNICATION, COMPUTE, COPY, KINDS, Indices
+from mfulab.tracing.trace import COMMUNICATION, COMPUTE, COPY, KINDS, Chosen, Indices, Times
 
 LONG_NS = 1_000_000  # in a longer gap the host did something else: no launch takes 1 ms
 LONGEST_GAPS = 5
@@ -65,93 +66,167 @@ def shapes_text(shapes: Sequence[Any]) -> str:
     return "·".join("×".join(map(str, dims)) for dims in flat if dims)
 
 
-class DeviceTime:
-    """Splits a window's time by what the device executed in it."""
+@dataclass(frozen=True)
+class Executed:
+    """Activities of a device that overlap a window, as columns with one row per activity."""
 
-    def __init__(self, facts: OfWindow, counted: set[int], device: int | None) -> None:
-        self._facts = facts
-        self.trace = trace = facts.trace
-        self.window = window = facts.window
-        self.waits = facts.waits
-        attribution = facts.attribution
-        activities = trace.activities
-        self.inside = facts.executed(device)
-        self.kind = activities.kind[self.inside]
-        self.begin = activities.begin[self.inside]
-        self.end = activities.end[self.inside]
-        self.product = attribution.product_of_activity[self.inside]
-        self.operator = attribution.operator_of_activity[self.inside]
-        self.graph = attribution.by_graph[self.inside]
-        self.launched = facts.launched[self.inside]
-        compute = self.kind == COMPUTE
-        # Kernels without an operator, or whose operator has no formula, are recognised by name.
-        named = facts.multiplies[activities.name[self.inside]]
-        named &= ~attribution.by_optimizer[self.inside]
-        self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
-        has_flops = np.isin(self.product, np.fromiter(counted, np.int64, len(counted)))
-        has_flops &= self.product >= 0
-        recomputed = has_flops & facts.recomputed[self.product]
-        self.layers = {
-            "products": self.multiplied & has_flops & ~recomputed,
-            "recomputed": self.multiplied & recomputed,
-            "uncounted": self.multiplied,
-            "others": compute & ~self.graph,
-            "graph": compute,
-            "communication": self.kind == COMMUNICATION,
-            "copies": self.kind == COPY,
-        }
-        self.idle = gaps(union(clip(Intervals(self.begin, self.end), *window.span)), *window.span)
-        self.ended, self.cause = self._ends()
-        waiting = union(facts.waits)  # waiting for a DataLoader counts as input_wait instead
-        idle = self.idle.end - self.idle.begin - within(waiting, *self.idle)
-        self.idle_causes = dict[str, int]()
-        for index, name in enumerate(CAUSES):
-            self.idle_causes[name] = int(idle[self.cause == index].sum())
-        self.launched_by: dict[Part, list[Owned]] = {}
-        self._shapes = dict[int, str]()
-        self.parts = self._parts()
-        self.spent = dict.fromkeys(SPENT, 0)
-        for (kind, *_), time in self.parts.items():
-            self.spent[kind] += time
+    index: Indices  # of `Trace.activities`
+    begin: Times
+    end: Times
+    kind: Indices  # index of `KINDS`
+    name: Indices  # index of `Trace.names`
+    product: Indices  # index of the product's host call; -1 if there is none
+    operator: Indices  # index of the outermost operator's host call; -1 if there is none
+    by_graph: Chosen  # launched as part of a graph
+    launch: Indices  # index of `Trace.launches`; -1 if none is linked
+
+    @property
+    def lengths(self) -> Times:
+        """Length of each activity in ns."""
+        return self.end - self.begin
 
     def where(self, chosen: Any) -> Intervals:
         """Intervals of some of the activities, chosen by mask or index."""
         return Intervals(self.begin[chosen], self.end[chosen])
 
-    def _ends(self) -> tuple[Any, Any]:
-        """For each idle gap, the index into `inside` of the activity that ended it, or -1, and the
-        index of its cause in `CAUSES`."""
-        # The last gap may end with the window: -1.
-        order = np.append(np.argsort(self.begin, kind="stable"), -1)
-        ended = order[np.searchsorted(self.begin[order[:-1]], self.idle.end, side="left")]
-        launches = self.trace.launches
-        launch = np.append(self.launched, -1)[ended]
-        cause = np.full(len(ended), CAUSES.index("unlinked"))
-        if not (launch >= 0).any():
-            return ended, cause
-        cause[launch >= 0] = CAUSES.index("queued")
-        late = (launch >= 0) & (launches.begin[launch] >= self.idle.begin)
-        cause[late] = CAUSES.index("starved")
-        late_gaps = np.flatnonzero(late)
-        threads = launches.thread[launch[late_gaps]]
-        waiting = self._facts.synchronising.at(self.idle.begin[late_gaps], threads) >= 0
-        cause[late_gaps[waiting]] = CAUSES.index("synchronisation")
-        return ended, cause
+
+@dataclass(frozen=True)
+class Idle:
+    """Gaps of a window in which a device executed nothing, as columns with one row per gap."""
+
+    spans: Intervals
+    ended_by: Indices  # row of `Executed`; -1 if the window ended the gap
+    cause: Indices  # index of `CAUSES`
+
+    @property
+    def lengths(self) -> Times:
+        """Length of each gap in ns."""
+        return self.spans.end - self.spans.begin
+
+
+def _executed(facts: OfWindow, device: int | None) -> Executed:
+    """Activities that overlap the window, on one device or, if None, on all."""
+    index = facts.executed(device)
+    activities = facts.trace.activities
+    attribution = facts.attribution
+    return Executed(
+        index=index,
+        begin=activities.begin[index],
+        end=activities.end[index],
+        kind=activities.kind[index],
+        name=activities.name[index],
+        product=attribution.product_of_activity[index],
+        operator=attribution.operator_of_activity[index],
+        by_graph=attribution.by_graph[index],
+        launch=facts.launched[index],
+    )
+
+
+def _multiplied(facts: OfWindow, executed: Executed) -> Chosen:
+    """Mask of the kernels that multiply, outside of graphs."""
+    # Kernels without an operator, or whose operator has no formula, are recognised by name.
+    named = facts.multiplies[executed.name]
+    named &= ~facts.attribution.by_optimizer[executed.index]
+    outside_graphs = (executed.kind == COMPUTE) & ~executed.by_graph
+    return outside_graphs & ((executed.product >= 0) | named)
+
+
+def _classify(facts: OfWindow, executed: Executed, counted: set[int]) -> dict[str, Chosen]:
+    """Masks of activities by kind of time. An activity counts as the first kind that has it.
+    `counted` are the product calls whose FLOPs are known."""
+    product = executed.product
+    has_flops = np.isin(product, np.fromiter(counted, np.int64, len(counted)))
+    has_flops &= product >= 0
+    recomputed = has_flops & facts.recomputed[product]
+    multiplied = _multiplied(facts, executed)
+    compute = executed.kind == COMPUTE
+    return {
+        "products": multiplied & has_flops & ~recomputed,
+        "recomputed": multiplied & recomputed,
+        "uncounted": multiplied,
+        "others": compute & ~executed.by_graph,
+        "graph": compute,
+        "communication": executed.kind == COMMUNICATION,
+        "copies": executed.kind == COPY,
+    }
+
+
+def _find_gaps(facts: OfWindow, executed: Executed) -> Idle:
+    """Finds the idle gaps, each with the activity that ended it and the cause."""
+    span = facts.window.span
+    busy = union(clip(Intervals(executed.begin, executed.end), *span))
+    spans = gaps(busy, *span)
+    # The last gap may end with the window: -1.
+    order = np.append(np.argsort(executed.begin, kind="stable"), -1)
+    ended_by = order[np.searchsorted(executed.begin[order[:-1]], spans.end, side="left")]
+    launch = np.append(executed.launch, -1)[ended_by]
+    return Idle(spans, ended_by, _causes(facts, spans.begin, launch))
+
+
+def _causes(facts: OfWindow, begin: Times, launch: Indices) -> Indices:
+    """Index in `CAUSES` of each gap's cause, by its begin and the launch of the activity that ended
+    it."""
+    launches = facts.trace.launches
+    cause = np.full(len(launch), CAUSES.index("unlinked"))
+    is_linked = launch >= 0
+    if not is_linked.any():
+        return cause
+    cause[is_linked] = CAUSES.index("queued")
+    is_late = is_linked & (launches.begin[launch] >= begin)
+    cause[is_late] = CAUSES.index("starved")
+    late = np.flatnonzero(is_late)
+    threads = launches.thread[launch[late]]
+    has_waited = facts.synchronising.at(begin[late], threads) >= 0
+    cause[late[has_waited]] = CAUSES.index("synchronisation")
+    return cause
+
+
+def _idle_causes(idle: Idle, waits: Intervals) -> dict[str, int]:
+    """Idle nanoseconds by cause, without `waits` for a DataLoader, which count as input_wait."""
+    times = idle.lengths - within(union(waits), *idle.spans)
+    causes = dict[str, int]()
+    for index, name in enumerate(CAUSES):
+        causes[name] = int(times[idle.cause == index].sum())
+    return causes
+
+
+class DeviceTime:
+    """Splits a window's time by what the device executed in it."""
+
+    def __init__(self, facts: OfWindow, counted: set[int], device: int | None) -> None:
+        self._facts = facts
+        self._shapes = dict[int, str]()
+        self.trace = facts.trace
+        self.window = facts.window
+        self.waits = facts.waits
+        self.executed = _executed(facts, device)
+        self.layers = _classify(facts, self.executed, counted)
+        self.idle = _find_gaps(facts, self.executed)
+        self.idle_causes = _idle_causes(self.idle, self.waits)
+        self.launched_by = self._find_owners()  # part of the device's time → its owners
+        self.parts = self._sum_parts()  # part of the window → ns
+        self.spent = dict.fromkeys(SPENT, 0)
+        for (kind, *_), time in self.parts.items():
+            self.spent[kind] += time
+
+    @property
+    def multiplied(self) -> Chosen:
+        """Mask of the kernels that multiply, counted or not."""
+        return self.layers["uncounted"]  # counted ones are in earlier layers too
 
     def longest_gaps(self) -> list[tuple[str, int, str]]:
         """Cause and length (ns) of the longest idle gaps, and the operator or kernel that ended
         each; an empty name if the window ended it."""
-        lengths = self.idle.end - self.idle.begin
-        owner = self.operator
-        kernels = self.trace.activities.name[self.inside]
-        named = np.where(owner < 0, kernels, self._facts.host_names[owner])
+        lengths = self.idle.lengths
+        owner = self.executed.operator
+        named = np.where(owner < 0, self.executed.name, self._facts.host_names[owner])
         found = list[tuple[str, int, str]]()
         for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist():
-            ended_by = self.ended[gap]
+            ended_by = self.idle.ended_by[gap]
             name = ""
             if ended_by >= 0:
                 name = self.trace.names[named[ended_by]]
-            found.append((CAUSES[self.cause[gap]], int(lengths[gap]), name))
+            found.append((CAUSES[self.idle.cause[gap]], int(lengths[gap]), name))
         return found
 
     def readings(self) -> Readings:
@@ -160,8 +235,9 @@ class DeviceTime:
         spent = self.spent
         wall = self.window.length
         compute = sum(spent[name] for name in SPENT[: SPENT.index("communication")])
-        communication = union(clip(self.where(self.kind == COMMUNICATION), *self.window.span))
-        lengths = self.idle.end - self.idle.begin
+        sent = self.executed.where(self.layers["communication"])
+        communication = union(clip(sent, *self.window.span))
+        lengths = self.idle.lengths
         times = {
             "kernel_busy_percent": compute + spent["communication"],
             "compute_busy_percent": compute,
@@ -175,9 +251,9 @@ class DeviceTime:
             "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
         }
         absent = Readings()
-        if (self.launched >= 0).any():
+        if (self.executed.launch >= 0).any():
             # The host caused a gap if the activity that ended it was launched after the gap began.
-            late = self.cause <= CAUSES.index("starved")
+            late = self.idle.cause <= CAUSES.index("starved")
             times["launch_bound_percent"] = int(lengths[late & (lengths < LONG_NS)].sum())
         else:
             why = Said("no_launch_linked")
@@ -200,41 +276,51 @@ class DeviceTime:
         if self.spent["graph"] > MOST_OF_GRAPHS * compute:
             share = 100 * self.spent["graph"] / compute
             return Said("mostly_by_graph", {"share": share})
-        operators = np.unique(self.operator[self.operator >= 0])
+        operator = self.executed.operator
+        operators = np.unique(operator[operator >= 0])
         compiled = self.trace.named(lambda name: name.startswith(COMPILED))
         if not self.multiplied.any() and compiled[self.trace.host.name[operators]].any():
             return Said("inside_compiled")
         return None
 
-    def _parts(self) -> dict[Part, int]:
-        """Nanoseconds per kind of time, operator and shapes, and of idle time per cause. Where
-        activities overlap, the first kind in `SPENT` counts."""
-        parts = Counter[Part]()
+    def _find_owners(self) -> dict[Part, list[Owned]]:
+        """Groups activities by kind of time, operator and shapes. Where activities overlap, the
+        first kind in `SPENT` counts."""
+        owners = dict[Part, list[Owned]]()
         covered = NONE
-        left = np.ones(len(self.begin), bool)
+        left = np.ones(len(self.executed.begin), bool)
         for kind, chosen in self.layers.items():
             mine = np.flatnonzero(chosen & left)
-            mine = mine[np.argsort(self.begin[mine], kind="stable")]
+            mine = mine[np.argsort(self.executed.begin[mine], kind="stable")]
             left[mine] = False
             for owned in self._owned(kind, mine, covered):
                 part = kind, *self._named(owned)
-                parts[part] += owned.time_ns
-                self.launched_by.setdefault(part, []).append(owned)
-            covered = union(join([covered, clip(self.where(chosen), *self.window.span)]))
+                owners.setdefault(part, []).append(owned)
+            own = clip(self.executed.where(chosen), *self.window.span)
+            covered = union(join([covered, own]))
+        return owners
+
+    def _sum_parts(self) -> dict[Part, int]:
+        """Nanoseconds per kind of time, operator and shapes, and of idle time per cause."""
+        parts = dict[Part, int]()
+        for part, several in self.launched_by.items():
+            parts[part] = sum(owned.time_ns for owned in several)
         for cause, time in self.idle_causes.items():
             parts["idle", cause, ""] = time
-        parts["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())
+        idle = sum(self.idle_causes.values())
+        parts["input_wait", "", ""] = length(self.idle.spans) - idle
         return {part: time for part, time in parts.items() if time}
 
     def _owned(self, kind: str, mine: Indices, covered: Intervals) -> Iterator[Owned]:
         """Groups activities by their owner; their exclusive time leaves out what `covered`
         holds."""
-        begin, end = in_turn(self.begin[mine], self.end[mine], *self.window.span)
+        executed = self.executed
+        begin, end = in_turn(*executed.where(mine), *self.window.span)
         exclusive = end - begin - within(covered, begin, end)
-        lengths = self.end[mine] - self.begin[mine]
-        owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
+        lengths = executed.lengths[mine]
+        owner = executed.product[mine] if kind in MULTIPLYING else executed.operator[mine]
         # A kernel without an operator goes by its name: a negative index into the names.
-        kernels = self.trace.activities.name[self.inside[mine]] - len(self.trace.names)
+        kernels = executed.name[mine] - len(self.trace.names)
         keys, places = np.unique(np.where(owner < 0, kernels, owner), return_inverse=True)
         times = np.bincount(places, exclusive, len(keys)).astype(np.int64)
         own_times = np.bincount(places, lengths, len(keys)).astype(np.int64)
@@ -258,11 +344,11 @@ class DeviceTime:
     def kernels(self) -> list[KernelRow]:
         """Rows of all kernels and copies, longest first: calls, summed seconds, share of all device
         time."""
-        times = self.end - self.begin
-        name = self.trace.activities.name[self.inside]
+        times = self.executed.lengths
         if not times.sum():
             return []
-        unique, places = np.unique(np.stack((name, self.kind)), axis=1, return_inverse=True)
+        pairs = np.stack((self.executed.name, self.executed.kind))
+        unique, places = np.unique(pairs, axis=1, return_inverse=True)
         sums = np.bincount(places, weights=times)
         calls = np.bincount(places)
         total = float(times.sum())
@@ -280,15 +366,16 @@ class DeviceTime:
 
     def collectives(self) -> dict[str, list[int]]:
         """Durations (ns) of communication kernels per kernel name, in order of begin."""
-        chosen = self.inside[self.kind == COMMUNICATION]
+        chosen = self.executed.index[self.layers["communication"]]
         return shares.lengths_by_name(self.trace.names, self.trace.activities, chosen)
 
     def others(self) -> dict[str, int]:
         """Kernel time (ns) of each outermost operator that is not a product."""
-        chosen = (self.kind == COMPUTE) & ~self.multiplied & (self.operator >= 0) & ~self.graph
+        operator = self.executed.operator
+        chosen = self.layers["others"] & ~self.multiplied & (operator >= 0)
         times = Counter[str]()
-        names = self.trace.host.name[self.operator[chosen]].tolist()
-        lengths = (self.end - self.begin)[chosen].tolist()
+        names = self.trace.host.name[operator[chosen]].tolist()
+        lengths = self.executed.lengths[chosen].tolist()
         for name, time in zip(names, lengths, strict=True):
             times[operator_name(self.trace.names[name])] += time
         return dict(times)

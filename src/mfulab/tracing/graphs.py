@@ -122,6 +122,7 @@ class _Added:
             self._calls[index] = self._shared[key]
         number = self.names.setdefault(name, len(self.names))
         thread = self._first_thread + len(self._rows)
+        # In the order of the columns of `HostCalls`.
         self._rows.append((begin, begin, number, thread, -1, 0, 0, -1))
         return index
 
@@ -148,15 +149,15 @@ def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
     begin = launches.begin[chosen]
     zero = np.zeros(len(chosen), np.int64)
     made = Activities(
-        begin,
-        begin,
-        zero,
-        launches.kernel[chosen],
-        zero,
-        zero,
-        launches.correlation[chosen],
-        none,
-        zero,
+        begin=begin,
+        end=begin,
+        kind=zero,
+        name=launches.kernel[chosen],
+        device=zero,
+        stream=zero,
+        correlation=launches.correlation[chosen],
+        external=none,
+        blocks=zero,
     )
     ends = launches.begin[capture.named(lambda name: "EndCapture" in name)[launches.name]]
     index = np.searchsorted(np.sort(ends), begin)

@@ -360,18 +360,18 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
     matched = any(shared.matched for shared in joined.shared.values())
     verdict, slowest = _verdict(ranks, caused, matched)
     return Job(
-        first.job,
-        first.world_size,
-        ranks,
-        _skews(joined, first.steps),
-        waits,
-        _path(joined, ranks, first.steps) if matched else None,
-        verdict,
-        slowest,
-        _sum(flops),
-        _sum(peaks),
-        is_part,
-        joined.left_out,
+        name=first.job,
+        world_size=first.world_size,
+        ranks=ranks,
+        skews=_skews(joined, first.steps),
+        waits=waits,
+        path=_path(joined, ranks, first.steps) if matched else None,
+        verdict=verdict,
+        slowest=slowest,
+        flops=_sum(flops),
+        peak_tflop_s=_sum(peaks),
+        is_part=is_part,
+        calls_left_out=joined.left_out,
     )
 
 
@@ -385,14 +385,14 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 def _times(summary: RankSummary, sending_ms: float, waiting_ms: float) -> RankTimes:
     return RankTimes(
-        summary.rank,
-        summary.step_ns / 1e6,
-        summary.compute_ns / 1e6,
-        summary.copy_ns / 1e6,
-        summary.idle_ns / 1e6,
-        sending_ms,
-        waiting_ms,
-        0.0,
+        rank=summary.rank,
+        step_ms=summary.step_ns / 1e6,
+        compute_ms=summary.compute_ns / 1e6,
+        copy_ms=summary.copy_ns / 1e6,
+        idle_ms=summary.idle_ns / 1e6,
+        sending_ms=sending_ms,
+        waiting_ms=waiting_ms,
+        waited_for_ms=0.0,  # known once all ranks are compared
     )
 
 
@@ -416,15 +416,15 @@ def _skews(joined: _Joined, steps: int) -> list[Skew]:
         last = max(shared.caused, key=lambda rank: shared.caused[rank], default=0)
         skews.append(
             Skew(
-                kind,
-                group,
-                size,
-                shared.ranks,
-                shared.count / steps,
-                shared.sending * per_step,
-                shared.waiting * per_step,
-                shared.longest_wait / 1e6,
-                joined.names[last],
+                kind=kind,
+                group=group,
+                bytes=size,
+                ranks=shared.ranks,
+                calls=shared.count / steps,
+                sending_ms=shared.sending * per_step,
+                waiting_ms=shared.waiting * per_step,
+                longest_wait_ms=shared.longest_wait / 1e6,
+                last=joined.names[last],
             )
         )
     return sorted(skews, key=lambda skew: -skew.sending_ms - skew.waiting_ms)

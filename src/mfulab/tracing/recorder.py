@@ -161,14 +161,14 @@ class Recorder:
         if events is None:
             events = len(activities) + len(host) + len(launches)
         trace = Trace(
-            self.path,
-            list(map(printable, self._names)),
-            activities,
-            host,
-            launches,
-            metadata,
-            events,
-            self._collectives,
+            path=self.path,
+            names=list(map(printable, self._names)),
+            activities=activities,
+            host=host,
+            launches=launches,
+            metadata=metadata,
+            events=events,
+            collectives=self._collectives,
             notes=list(notes),
         )
         threads = [process for process, _ in self._threads]

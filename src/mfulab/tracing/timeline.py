@@ -31,7 +31,9 @@ _OPENING = re.compile(rb'(?:"traceEvents"\s*:\s*|\A\s*)\[')
 def pieces(device_time: DeviceTime) -> dict[str, Intervals]:
     """Splits the window by kind of time. Each kind has the intervals that no earlier kind covers;
     together they fill the window."""
-    kinds = {kind: device_time.where(chosen) for kind, chosen in device_time.layers.items()}
+    kinds = {
+        kind: device_time.executed.where(chosen) for kind, chosen in device_time.layers.items()
+    }
     kinds["input_wait"] = device_time.waits
     parts = exclusive(list(kinds.values()), *device_time.window.span)
     return dict(zip((*kinds, "idle"), parts, strict=True))
@@ -58,12 +60,13 @@ def mfu_over_time(
 ) -> tuple[Times, Any]:
     """Returns `POINTS` times (ns), and the MFU in % from each to the next. `flops` holds the FLOPs
     of each product call, spread evenly over its kernels' time."""
-    length = device_time.end - device_time.begin
-    kernels = np.flatnonzero((device_time.product >= 0) & (length > 0))
-    owners, index = np.unique(device_time.product[kernels], return_inverse=True)
+    executed = device_time.executed
+    length = executed.lengths
+    kernels = np.flatnonzero((executed.product >= 0) & (length > 0))
+    owners, index = np.unique(executed.product[kernels], return_inverse=True)
     total = np.bincount(index, length[kernels], len(owners))
     rate = np.array([flops.get(call, 0) for call in owners.tolist()], float)[index] / total[index]
-    times = np.concatenate((device_time.begin[kernels], device_time.end[kernels]))
+    times = np.concatenate(executed.where(kernels))
     order = np.argsort(times, kind="stable")
     times = times[order]
     edges = np.linspace(device_time.window.begin, device_time.window.end, POINTS + 1)
@@ -95,13 +98,13 @@ def tracks(
         if kind != "idle":
             for begin, end in _rows(spans):
                 yield _slice(names.get(kind, kind), begin, end, process, 1)
-    trace = device_time.trace
-    for index, (begin, end) in enumerate(_rows(device_time.idle)):
-        cause = CAUSES[device_time.cause[index]]
-        activity = int(device_time.ended[index])
+    idle = device_time.idle
+    for index, (begin, end) in enumerate(_rows(idle.spans)):
+        cause = CAUSES[idle.cause[index]]
+        activity = int(idle.ended_by[index])
         ended_by = ""
         if activity >= 0:
-            ended_by = trace.names[trace.activities.name[device_time.inside[activity]]]
+            ended_by = device_time.trace.names[device_time.executed.name[activity]]
         yield _slice(names.get(cause, cause), begin, end, process, 2, {"ended by": ended_by})
     if peak_flop_s:
         for at, percent in _rows(mfu_over_time(device_time, flops, peak_flop_s)):

@@ -475,15 +475,15 @@ def _stretch(trace: Trace, marks: list[Mark], how: Said) -> Window:
     if len(steps) < len(marks):
         source.append(Said("stubs_left_out", {"count": len(marks) - len(steps)}))
     return Window(
-        first,
-        max(end, last),
-        len(run),
-        tuple(source),
-        run[0].number,
-        run[-1].number,
-        begin,
-        end,
-        tuple(mark.length for mark in run),
+        begin=first,
+        end=max(end, last),
+        steps=len(run),
+        source=tuple(source),
+        first_step=run[0].number,
+        last_step=run[-1].number,
+        host_begin=begin,
+        host_end=end,
+        lengths=tuple(mark.length for mark in run),
     )
 
 
@@ -492,35 +492,48 @@ def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     from `begin` to `end`."""
     activities = trace.activities
     launch = launch_of(trace)
-    times = np.append(trace.launches.begin, end)[launch]
-    own = (times >= begin) & (times < end) & (launch >= 0)
+    is_linked = launch >= 0
+    launched = np.append(trace.launches.begin, end)[launch]
+    own = is_linked & (launched >= begin) & (launched < end)
     if not own.any():
         return begin, end
     stream = _streams(activities)
     busy = np.bincount(stream[own], (activities.end - activities.begin)[own])
     main = stream == busy.argmax()
     mine = np.flatnonzero(own & main)
-    unlinked = (launch < 0) & main
     first = mine[activities.begin[mine].argmin()]
-    before = activities.begin < activities.begin[first]
-    if np.count_nonzero(unlinked & ~before) > MOST_UNLINKED * len(mine):
-        return begin, end  # work without a launch need not be of earlier steps
-    # A profiler that starts with these steps records what earlier steps left on the device, without
-    # its launches. That was under way at the start, or these steps' own work queued behind it.
-    left = unlinked & before
-    if left.any():
-        is_own = activities.begin[left].min() > begin and activities.end[left].max() < times[first]
-        left &= not is_own
-    left |= main & (launch >= 0) & (times < begin)
     started = int(activities.begin[first])
-    if left.any():
-        completed = int(activities.end[left].max())
-    elif _waited_ns(activities, int(times[first]), started) > UNSEEN_NS:
+    is_before = activities.begin < started
+    unlinked = main & ~is_linked
+    if np.count_nonzero(unlinked & ~is_before) > MOST_UNLINKED * len(mine):
+        return begin, end  # work without a launch need not be of earlier steps
+    first_launched = int(launched[first])
+    earlier = main & is_linked & (launched < begin)
+    earlier |= _of_earlier_steps(activities, unlinked & is_before, begin, first_launched)
+    if earlier.any():
+        completed = int(activities.end[earlier].max())
+    elif _waited_ns(activities, first_launched, started) > UNSEEN_NS:
         # Work that waited this long on an idle device waited for work that was not recorded.
         completed = started
     else:
         completed = begin
     return max(begin, min(completed, started)), int(activities.end[mine].max())
+
+
+def _of_earlier_steps(
+    activities: Activities, unlinked: Chosen, begin: int, launched: int
+) -> Chosen:
+    """Mask of the work without a launch that earlier steps left on the device. `unlinked` is such
+    work before the first of these steps' own work, which was launched at `launched`."""
+    # A profiler that starts with these steps records what earlier steps left on the device, without
+    # its launches. That was under way at the start, or these steps' own work queued behind it.
+    if not unlinked.any():
+        return unlinked
+    was_under_way = activities.begin[unlinked].min() <= begin
+    was_queued_behind = activities.end[unlinked].max() >= launched
+    if was_under_way or was_queued_behind:
+        return unlinked
+    return np.zeros_like(unlinked)
 
 
 def _waited_ns(activities: Activities, launched: int, began: int) -> int:

@@ -59,11 +59,16 @@ def test_parts_of_a_stack_follow_one_another_whatever_the_order(upright):
     assert boxes == [(0, 20), (0, 10), (20, 3), (10, 4)]
 
 
-def test_intervals_are_those_of_the_rows():
+@pytest.mark.parametrize(
+    ("columns", "option", "place"),
+    [(("x", "value"), "x_interval", 0), (("value", "x"), "y_interval", 1)],
+)
+def test_intervals_are_those_of_the_rows(columns, option, place):
     axes = Figure().subplots()
-    kinds.points(axes, ROWS, "x", "value", hue="kind", palette=COLORS, interval=("x_low", "x_high"))
+    look = {"hue": "kind", "palette": COLORS, option: ("x_low", "x_high")}
+    kinds.points(axes, ROWS, *columns, **look)
     [container] = axes.containers
-    ends = [tuple(segment[:, 0]) for segment in container.lines[2][0].get_segments()]
+    ends = [tuple(segment[:, place]) for segment in container.lines[2][0].get_segments()]
     # never beyond its point, nothing if unknown
     assert ends == pytest.approx([(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)])
     found = [to_hex(color) for color in axes.collections[0].get_facecolor()]

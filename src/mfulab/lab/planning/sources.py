@@ -199,6 +199,10 @@ class _Module:
         for index, statement in enumerate(self.statements):
             if self._has_effect(statement):
                 self.effects.add(index)
+        # Last, since what does not count may bind names and have effects too.
+        self.configs = [_configs(_fields(statement)) for statement in self.statements]
+        for statement in self.statements:
+            _strip(statement)
 
     def _import(self, statement: ast.stmt) -> None:
         """Stores the names that a statement imports, and the modules that are imported with this
@@ -229,25 +233,22 @@ class _Module:
     def _text(self, index: int) -> str:
         """The relevant part of a statement as text. Slow: it takes as long as everything else
         together."""
-        uses = self.read(index)[2]  # must come first, as it removes what does not count
         statement = self.statements[index]
         if isinstance(statement, ast.ClassDef) and not statement.body:
             return ""  # a config without methods
+        uses = self.read(index)[2]
         return "\n".join([ast.dump(statement), *uses])
 
     def _read(self, index: int) -> tuple[set[Node], set[Path], list[str]]:
-        """Nodes, data files and resolved names that a statement uses. Removes docstrings and other
-        irrelevant parts from the statement."""
-        statement = self.statements[index]
-        fields = _without_fields(statement)
-        used = self._used(statement)
+        """Nodes, data files and resolved names that a statement uses."""
+        used = self._used(self.statements[index])
         aliases = self.aliases | used.imports
         resolved = {names: _resolve(names, aliases) for names in used.dotted}
         nodes = used.modules | {node for node in resolved.values() if node}
         for names in used.dotted | {(string,) for string in used.strings}:
             if not resolved.get(names) and names[0] in self.bound:
                 nodes.add((self.name, names[0]))
-        for names in fields:
+        for names in self.configs[index]:
             nodes.add(_resolve(names, aliases) or (self.name, names[0]))
         if used.dotted & {("globals",), ("eval",), ("exec",)}:
             nodes.add((self.name, ALL))
@@ -262,7 +263,7 @@ class _Module:
         return nodes, _data(self.path.parent, used.strings), sorted(uses)
 
     def _used(self, statement: ast.stmt) -> _Used:
-        """Names that a statement uses. Removes the parts of it that do not count."""
+        """Names that a statement uses."""
         used = _Used()
         waiting: list[ast.AST] = [statement]
         while waiting:
@@ -280,7 +281,6 @@ class _Module:
             else:
                 if isinstance(node, ast.JoinedStr):
                     used.modules |= _modules_called(_pattern(node))
-                _remove_descriptions(node)
                 waiting += ast.iter_child_nodes(node)
         return used
 
@@ -336,6 +336,16 @@ class _Module:
 _module = cache(_Module)
 
 
+def _strip(statement: ast.stmt) -> None:
+    """Removes the parts of a statement that do not count: fields of configs, docstrings, and
+    descriptions of fields and columns."""
+    if isinstance(statement, ast.ClassDef):
+        fields = _fields(statement)
+        statement.body = [node for node in statement.body if node not in fields]
+    for node in ast.walk(statement):
+        _remove_descriptions(node)
+
+
 def _remove_descriptions(node: ast.AST) -> None:
     """Removes the docstring of a definition, and the description of a field or column."""
     if isinstance(node, DEFINITIONS):
@@ -369,14 +379,16 @@ def _is_text(statement: ast.AST) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def _without_fields(statement: ast.stmt) -> set[tuple[str, ...]]:
-    """Removes the fields from a config's class. Returns the names of config classes in them, whose
-    methods still count."""
+def _fields(statement: ast.stmt) -> list[ast.stmt]:
+    """Fields of a config's class; empty for other statements."""
     if not isinstance(statement, ast.ClassDef) or not any(map(_is_config, statement.bases)):
-        return set()
-    fields = [node for node in statement.body if _is_field(node)]
-    statement.body = [node for node in statement.body if node not in fields]
-    names = set()
+        return []
+    return [node for node in statement.body if _is_field(node)]
+
+
+def _configs(fields: Iterable[ast.stmt]) -> set[tuple[str, ...]]:
+    """Names of the config classes in fields, whose methods count though the fields do not."""
+    names = set[tuple[str, ...]]()
     for field_ in fields:
         for node in ast.walk(field_):
             if isinstance(node, ast.Name | ast.Attribute) and _is_config(node):

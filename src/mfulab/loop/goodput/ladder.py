@@ -163,7 +163,12 @@ def job_of(folder: Path) -> Job:
     attempts.sort(key=lambda attempt: (attempt.rank, attempt.began))
     by_rank = itertools.groupby(attempts, lambda attempt: attempt.rank)
     ranks = {rank: list(of_rank) for rank, of_rank in by_rank}
-    job = Job(folder.name, 0, max(map(len, ranks.values())), {rank: [0, 0] for rank in ranks})
+    job = Job(
+        folder=folder.name,
+        wall=0,
+        attempts=max(map(len, ranks.values())),
+        timed={rank: [0, 0] for rank in ranks},
+    )
     for before, after in itertools.pairwise(attempts):
         if after.rank == before.rank and after.began < before.ended:
             _push_apart(folder, job, before, after)
@@ -228,7 +233,13 @@ def read(file: Path) -> Attempt | None:
     if head.boot:
         boot_ns = head.boot_ns
     attempt = Attempt(
-        file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)]
+        name=file.name,
+        rank=head.rank,
+        world=head.world,
+        clock=clock,
+        began=head.unix_ns,
+        boot_ns=boot_ns,
+        lines=[Line(ns=0, step=0)],
     )
     for text in filter(None, texts):
         last = attempt.lines[-1]

@@ -32,16 +32,18 @@ def points(
     x: str,
     y: str,
     *tooltip: str,
-    interval: Sequence[str] = (),
+    x_interval: Sequence[str] = (),
+    y_interval: Sequence[str] = (),
     **look: Any,
 ) -> None:
-    """Draws a point for each row at `x` and `y`. `tooltip` are columns of its tooltip. `interval`
-    are the columns of an interval's ends, of x if named after it, else of y."""
+    """Draws a point for each row at `x` and `y`. `tooltip` are columns of its tooltip. `x_interval`
+    and `y_interval` are the columns of an interval's ends."""
     looks = []
     for word in ("hue", "style", "size"):
         if look.get(word):
             looks.append(look[word])
-    read = dict.fromkeys([x, y, *tooltip, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
+    ends = [*x_interval, *y_interval]
+    read = dict.fromkeys([x, y, *tooltip, *looks, *ends, *runs.NAMED, runs.DOUBTFUL])
     rows = rows.filter([*read]).dropna(subset=[x, y])  # only the columns needed, as rows have many
     if rows.empty:
         return
@@ -55,13 +57,22 @@ def points(
     with _unlabelled(axes):
         sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
     runs.mark(axes.collections[-1], rows, *(tooltip or (x, y)))
-    if interval:
-        column, side = (x, "xerr") if interval[0].startswith(x) else (y, "yerr")
-        low = rows[column] - rows[interval[0]]
-        high = rows[interval[1]] - rows[column]
-        reach = {side: [low.clip(lower=0).fillna(0), high.clip(lower=0).fillna(0)]}
+    reach = {}
+    if x_interval:
+        reach["xerr"] = _reach(rows, x, *x_interval)
+    if y_interval:
+        reach["yerr"] = _reach(rows, y, *y_interval)
+    if reach:
         ink = rows[look["hue"]].map(look["palette"]).tolist()
         axes.errorbar(rows[x], rows[y], **reach, fmt="none", ecolor=ink, elinewidth=1.3)
+
+
+def _reach(rows: DataFrame, column: str, low: str, high: str) -> list[Series]:
+    """Lengths of the intervals below and above the values of a column; 0 where they are
+    unknown."""
+    below = rows[column] - rows[low]
+    above = rows[high] - rows[column]
+    return [below.clip(lower=0).fillna(0), above.clip(lower=0).fillna(0)]
 
 
 def lines(

@@ -158,7 +158,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
         look: style.Look = {
             "hue": axis,
             "palette": colors,
-            "interval": ("speedup_low", "speedup_high"),
+            "x_interval": ("speedup_low", "speedup_high"),
         }
         look |= {"style": axis, "markers": shapes}
         kinds.points(

@@ -124,5 +124,5 @@ draw = specs.Lines(
     dressed=_dressed,
     finished=_finished,
     shared={"sharex": True},
-    look={"interval": ENDS_MS, "s": 25},
+    look={"y_interval": ENDS_MS, "s": 25},
 )

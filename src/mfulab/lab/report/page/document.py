@@ -6,7 +6,7 @@ import gc
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from itertools import chain
@@ -304,47 +304,49 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
     say |= dict.fromkeys(SENTENCES, partial(verdicts.message, language=language))
     shown = {}
     for name, table in tables.items():
-        told = []
-        for column in say:
-            if column in table:
-                told.append(table[column])
-        words = {
-            cells.name: cells.map({cell: say[cells.name](cell) for cell in cells.unique()})
-            for cells in told
-        }
-        if "ended_by" in words:
-            ended = words["ended_by"]
-            words["message"] = words["message"].where(ended == "", ended)
+        words = _sentences(table, say)
         if "verdict_reason" in table:
-            read = table[[name for name in verdicts.READ if name in table]]
-            named = read["verdict_numbers"].str.contains(
-                '"name"', regex=False
-            )  # an operator, told by these two
-            read = read.assign(
-                **{
-                    name: read[name].where(named)
-                    for name in ("optimiser_ms", "time_s")
-                    if name in read
-                }
-            )
-            alike = read.groupby(
-                list(read), dropna=False, sort=False
-            ).ngroup()  # each distinct row is said once
-            distinct = read[~alike.duplicated()].to_dict("records")
-            rows = [
-                verdicts.columns(row, counts.get(row.get("flops_run")), language)
-                for row in distinct
-            ]
-            columns = list(verdicts.columns(dict.fromkeys(table)))
-            words |= (
-                pd.DataFrame(rows, columns=columns, dtype=object)
-                .take(alike)
-                .set_axis(table.index)
-                .items()
-            )
+            words |= _verdicts(table, counts, language)
             table = table.drop(columns="verdict_numbers")
         shown[name] = table.assign(**words)
     return shown
+
+
+def _sentences(
+    table: pd.DataFrame, say: Mapping[str, Callable[[str], str]]
+) -> dict[str, pd.Series]:
+    """Sentences in place of the keys in the columns that `say` names. The sentence on a run's end,
+    if there is one, takes the place of its message."""
+    words = dict[str, pd.Series]()
+    for column, sentence in say.items():
+        if column in table:
+            cells = table[column]
+            words[column] = cells.map({cell: sentence(cell) for cell in cells.unique()})
+    if "ended_by" in words:
+        ended = words["ended_by"]
+        words["message"] = words["message"].where(ended == "", ended)
+    return words
+
+
+def _verdicts(
+    table: pd.DataFrame, counts: Mapping[str, str], language: str
+) -> dict[str, pd.Series]:
+    """Columns with the words of each row's verdict. `counts` has the message of each count of
+    FLOPs, by its run."""
+    read = table[[name for name in verdicts.READ if name in table]]
+    # Only the verdict on an operator is told by these two.
+    of_operator = read["verdict_numbers"].str.contains('"name"', regex=False)
+    for name in ("optimiser_ms", "time_s"):
+        if name in read:
+            read = read.assign(**{name: read[name].where(of_operator)})
+    # Each distinct row is said once.
+    alike = read.groupby(list(read), dropna=False, sort=False).ngroup()
+    rows = []
+    for row in read[~alike.duplicated()].to_dict("records"):
+        rows.append(verdicts.columns(row, counts.get(row.get("flops_run")), language))
+    columns = list(verdicts.columns(dict.fromkeys(table)))
+    distinct = pd.DataFrame(rows, columns=columns, dtype=object)
+    return dict(distinct.take(alike).set_axis(table.index).items())
 
 
 def _file(name: str) -> str:
