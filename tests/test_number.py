@@ -1,13 +1,14 @@
 """docs/number.md: its functions are there, and its numbers follow from the recording."""
 
 import csv
+import json
 import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from mfulab.mfu.utilization import of_peak
+from mfulab.mfu.utilization import of_peak, quotient_interval
 from mfulab.timing.statistics import undisturbed
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +49,13 @@ def test_the_numbers_are_those_of_the_recording():
     told = (f"{time_s:.6f} s", f"{peak:.6f} TFLOP/s")
     told += (f"= {of_peak(flops, time_s, peak):.1f} %",)
     told += (f"**{float(step['utilization_percent']):.1f} %** busy",)
+    interval = [float(step[name]) for name in ("time_s", "time_ci_low_s", "time_ci_high_s")]
+    counters = json.loads(ceiling["counters"])
+    ends = [counters[f"measured_ci_{end}_tflop_s"] for end in ("low", "high")]
+    low, high = quotient_interval(
+        of_peak(flops, time_s, peak), denominators=[tuple(interval), (peak, *ends)]
+    )
+    told += (f"known to ± {float(step['precision_percent']):.1f} %", f"{low:.1f} to {high:.1f} %")
     assert [each for each in told if each not in PAGE] == []
 
 

@@ -73,7 +73,7 @@ def test_a_whole_budget_of_a_gpu(device, least, tmp_path):
 
 TOLD = {
     "unknown": "NVIDIA GeForce RTX 5080 SUPER: no MFU: no peak is known for bf16 on this device.",
-    "mig": "NVIDIA H100 80GB HBM3 MIG 1g.10gb tells no utilization",
+    "mig": "NVIDIA H100 80GB HBM3 MIG 1g.10gb reports no utilization",
 }
 
 

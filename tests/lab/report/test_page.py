@@ -204,7 +204,7 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", [])
     # as of a MIG instance
     says, peaks = first(recorded, rows.assign(utilization_percent=float("nan")))
-    assert "tells no utilization" in says
+    assert "reports no utilization" in says
     assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
     assert not peaks
     says, peaks = first(recorded, own.assign(mfu_note="uncounted"))

@@ -150,8 +150,8 @@ class Workflow:
         return estimate.outlook(list(batches.values()), devices, rest, bool(self.gpu))
 
     def say_at_exit_how_to_go_on(self) -> None:
-        """Prints at exit how many rows an interrupted or failed sweep keeps, its page if one is
-        written from now on, and the command that continues it."""
+        """Prints at exit the rows that an interrupted or failed sweep keeps, and the command that
+        continues it. A page that is written from now on is named too."""
         began = time.time()
 
         @atexit.register
