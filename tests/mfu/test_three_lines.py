@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mfulab.core.language import LANGUAGES, Texts, verdicts
-from mfulab.mfu import models
+from mfulab.mfu import account, models
 from mfulab.mfu.causes import BY_KEY
 from mfulab.mfu.models import is_load, names
 from mfulab.mfu.three_lines import (
@@ -113,7 +113,7 @@ def test_a_load_that_spins_by_design_is_told_no_remedy(language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_no_remedy_saves_more_than_its_parts_take(language):
-    row = {**RUN, "verdict": "under_used"}
+    row = {**RUN, "verdict": "overhead"}
     assert "6.00" in advice(row, language)
     assert "10.0" in advice(row, language)
     assert "6.00" not in advice({**row, "idle_ms": None}, language)
@@ -123,6 +123,15 @@ def test_no_remedy_saves_more_than_its_parts_take(language):
     short = advice({**row, "time_s": 0.000108, "idle_ms": 0.0817}, language)
     assert "81.7" in short
     assert "108 µs" in short
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("cause", ["under_used", "low_occupancy", "slow_matmuls"])
+def test_a_larger_batch_saves_time_of_a_sample_and_not_of_a_step(cause, language):
+    row = {**RUN, "verdict": cause, "useful_ms": 3.0, "slow_matmuls_ms": 4.0, "idle_ms": 3.0}
+    told = advice(row, language)
+    assert "ms" not in told
+    assert account.read(row).loss(cause) is None or "%" in told
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

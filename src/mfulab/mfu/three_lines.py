@@ -194,12 +194,15 @@ def can_help(row: Row) -> bool:
 
 
 def most_saved(row: Row, language: str = "en") -> str:
-    """Sentence on the time of a step that the verdict's parts take: no remedy can save more. Empty
-    if no budget shows it."""
+    """Sentence on the time of a step that the verdict's parts take: no remedy can save more. It is
+    of a sample if the remedy is a larger batch. Empty if no budget shows it."""
     lost = account.read(row).loss(str(row.get("verdict") or ""))
     time_s = number(row.get("time_s"))
     if lost is None or time_s is None:
         return ""
+    text = Texts(language, "lines")
+    if BY_BATCH in BY_KEY[str(row["verdict"])].remedy:  # a larger batch makes a step longer
+        return text("saves_by_batch", share=percent(100 * lost.ms / (1e3 * time_s)))
     part, step, unit = lost.ms, 1e3 * time_s, "ms"
     padded = _side_to_pad(row)
     if padded:
@@ -209,7 +212,7 @@ def most_saved(row: Row, language: str = "en") -> str:
     shown = significant(part), significant(step)
     if shown[0] == shown[1]:  # shows that the part is nearly, but not all of, the step
         shown = significant(part, 4), significant(step, 4)
-    return Texts(language, "lines")("saves", part=shown[0], step=shown[1], unit=unit)
+    return text("saves", part=shown[0], step=shown[1], unit=unit)
 
 
 def verdict_of(judged: Judged) -> dict[str, str | None]:

@@ -205,7 +205,7 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     # as of a MIG instance
     says, peaks = first(recorded, rows.assign(utilization_percent=float("nan")))
     assert "reports no utilization" in says
-    assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
+    assert f"{percent(rows['mfu_percent'].max())} %" in says
     assert not peaks
     says, peaks = first(recorded, own.assign(mfu_note="uncounted"))
     assert str(Said("uncounted")) in says
