@@ -367,7 +367,7 @@ def test_bf16_is_worth_what_its_interval_says(time, worth):
 
 @pytest.mark.parametrize(
     ("time", "reach", "worth"),
-    [(0.05, 1.2, "bf16_yes"), (0.05, 3.0, "bf16_unclear"), (0.2, 3.0, "bf16_unclear")],
+    [(0.05, 1.2, "bf16_yes"), (0.05, 3.0, "bf16_doubtful"), (0.2, 3.0, "bf16_doubtful")],
 )
 def test_bf16_is_worth_no_more_than_its_doubts_leave(time, reach, worth):
     half = profile(time, precision="bf16", effective_precision="bf16")

@@ -29,7 +29,7 @@ MORE = 24  # cases that can be unfolded; others are only in the table of rows
 CASE = ["machine", "model", "mode"]
 LISTED = 30  # lines in the table of batch sizes
 PHASES = ("forward", "backward", "optimiser", "other")
-WORTH = ("bf16_yes", "bf16_no", "bf16_unclear", "bf16_once", "bf16_faults")
+WORTH = ("bf16_yes", "bf16_no", "bf16_unclear", "bf16_doubtful", "bf16_once", "bf16_faults")
 HEADS = ("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share")
 MANY_SAMPLES = 10_000  # batch size from which three digits are shown
 CAUSE = "verdict"
@@ -140,7 +140,8 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
     low = pairs["speedup_low"] / reach
     high = pairs["speedup_high"] * reach
     once = low.isna() & (reach == 1)  # measured by a single process, so without an interval
-    worth = pd.Series("bf16_unclear", index=pairs.index).mask(once, "bf16_once")
+    worth = pd.Series("bf16_unclear", index=pairs.index).mask(reach > 1, "bf16_doubtful")
+    worth = worth.mask(once, "bf16_once")
     worth = worth.mask(low >= GAIN, "bf16_yes").mask(high < GAIN, "bf16_no")
     worth = worth.where(frames.comparable(pairs) & frames.comparable(pairs, "_base"), "bf16_faults")
     return pairs.assign(worth=worth, emulated=frames.emulated(pairs))
