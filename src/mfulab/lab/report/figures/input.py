@@ -58,8 +58,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
     keys = [*ALIKE, "loader_source"]
     alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
     better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
+    others = alike[alike["loader_workers"] != worst["loader_workers"]]
+    is_worse = (others["kept"] < worst["kept"]) & apart(others, worst)
     if len(alike) > 1 and better.empty:
-        sentences.append(text("no_better"))
+        only_worse = len(others) > 0 and is_worse.all()
+        sentences.append(text("only_worse" if only_worse else "no_better"))
     elif len(alike) > 1:
         best = better.loc[better["kept"].idxmax()]
         most = alike.loc[alike["loader_workers"].idxmax()]

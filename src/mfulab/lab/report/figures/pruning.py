@@ -33,9 +33,10 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the most pruned case of each way, the fastest if there are several: time,
-    weights left, and FLOPs."""
-    order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
+    """Sentences on the most pruned case of each way, that of the largest batch if there are
+    several: time, weights left, and FLOPs."""
+    keys = ["pruned_share", "batch_size", "apart", "relative"]
+    order = rows.sort_values(keys, ascending=[False, False, False, True])
     order = order.drop_duplicates("pruning").sort_values(
         "pruning", key=lambda way: way.map([*COLORS].index)
     )

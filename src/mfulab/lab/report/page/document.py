@@ -203,6 +203,7 @@ def _template() -> Template:
     code = partial(CODE.sub, r"<code>\1</code>")
     environment.filters |= {
         "unbroken": _unbroken,
+        "breakable": _breakable,
         "marked": lambda words: Markup(code(str(escape(words)))),
     }
     environment.policies["json.dumps_kwargs"] = {
@@ -620,6 +621,11 @@ def _unbroken(words: str) -> str:
         ),
         words,
     )
+
+
+def _breakable(words: str) -> Markup:
+    """Lets a run's name break behind its commas, before it breaks anywhere."""
+    return Markup(re.sub(r",(?=\S)", ",<wbr>", str(escape(words))))
 
 
 def _comparison(folder: Path, text: Texts) -> Record:
