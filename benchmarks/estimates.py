@@ -70,6 +70,7 @@ def sweeps(hardware: str) -> dict[str, list[Ended]]:
     for table, lines in from_recorded(ROOT / hardware).records.items():
         rows += [(row["started_at"], table, row) for row in lines if row["process_s"]]
     planned = _planned(rows)
+    warm = _warm(rows, planned)
     found = defaultdict[str, list[Ended]](list)
     for _, table, row in sorted(rows, key=lambda entry: entry[:2]):
         text = configs.get((table, row["run"]))
@@ -83,7 +84,20 @@ def sweeps(hardware: str) -> dict[str, list[Ended]]:
         took_s = processes * row["process_s"] / (row.get("replicates") or 1)
         ended = Ended(folder, step, predicted["group"], processes * seconds, took_s)
         found[row["experiment"]].append(ended)
-    return {name: runs for name, runs in found.items() if len(runs) >= FEWEST}
+    return {name: runs for name, runs in found.items() if len(runs) >= FEWEST and name not in warm}
+
+
+def _warm(
+    rows: Sequence[tuple[str, str, Record]], planned: Mapping[tuple[str, str], int]
+) -> set[str]:
+    """Experiments with a compiled run of further processes. These found its code in a cache, so
+    that their mean is shorter than what the sweep took."""
+    found = set()
+    for _, table, row in rows:
+        is_compiled = str(row.get("execution") or "").startswith("compile")
+        if is_compiled and (row.get("replicates") or 1) > planned[row["experiment"], table]:
+            found.add(row["experiment"])
+    return found
 
 
 def _planned(rows: Sequence[tuple[str, str, Record]]) -> dict[tuple[str, str], int]:

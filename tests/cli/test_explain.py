@@ -43,7 +43,7 @@ def test_a_speed_in_any_notation(text):
 def test_a_reported_number_is_found(capsys):
     assert main(words(reported=23.6)) == 0
     said = capsys.readouterr().out
-    assert "23.6 % is, to 0.3 points:" in said
+    assert "Within 0.3 points, 23.6 % is:" in said
     assert re.search(r"Tried: [1-9]\d* combinations", said)
 
 

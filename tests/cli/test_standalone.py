@@ -12,6 +12,7 @@ from support.workflow_copy import ROOT
 from mfulab.cli import standalone
 from mfulab.cli.main import main
 from mfulab.core.files import write_csv
+from mfulab.core.said import as_told
 from mfulab.device import identity
 from mfulab.lab.planning.composition import complete
 from mfulab.lab.runtime import client
@@ -115,7 +116,7 @@ def test_columns_that_do_not_fit_are_named_not_squeezed():
 def test_a_gpu_that_auto_leaves_is_told_before_the_run(device, says, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(
-        identity, "unused", lambda: "Tesla T4: torch 2.13.0+cpu is built for CPUs alone"
+        identity, "unused", lambda: as_told("Tesla T4: torch 2.13.0+cpu is built for CPUs alone")
     )
     monkeypatch.setattr(standalone.runs, "plan", lambda *_: SimpleNamespace(excluded=[], runs=[]))
     main(["run", "profile_step", f"device.type={device}"])

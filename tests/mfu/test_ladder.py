@@ -28,7 +28,16 @@ ROWS = st.fixed_dictionaries(
 def test_the_figure_names_the_largest_drop(row):
     drop = ladder.largest_drop(row)
     shown = pd.DataFrame(
-        [{**row, "model": "m", "precision": "fp32", "batch_size": 1, "machine": "here"}]
+        [
+            {
+                **row,
+                "model": "m",
+                "mode": "training",
+                "precision": "fp32",
+                "batch_size": 1,
+                "machine": "here",
+            }
+        ]
     )
     said = utilization_ladder.finding(shown, Texts("en", "utilization_ladder"))
     rungs = Texts("en", "rungs")

@@ -368,7 +368,7 @@ def test_the_terminal_shows_each_format(tmp_path, capsys, kind):
     (tmp_path / "any").write_bytes(whole(kind, tmp_path))
     assert main(["trace", "--all", str(tmp_path / "any")]) == 0
     told = capsys.readouterr().out
-    assert "Where the milliseconds of a step go" in told
+    assert "Where the time of a step goes" in told
     assert "Longest idle gaps" in told
     if kind == "xplane":
         assert "8×16 · 16×8" in told
