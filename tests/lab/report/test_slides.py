@@ -17,6 +17,7 @@ from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning.keys import Report
 from mfulab.lab.report import figures, slides
+from mfulab.lab.report.drawing import style
 
 ROOT = Path(__file__).parents[3]
 TOPICS = ROOT / "docs" / "seminar.yaml"
@@ -172,3 +173,11 @@ def test_a_slide_of_loads_alone_is_none_unless_its_figure_is_about_loads():
 def test_every_figure_of_a_text_is_one():
     found = {name for text in TEXTS for name in slides.chosen(TOPICS, text)}
     assert found <= set(figures.modules())
+
+
+@pytest.mark.parametrize("width", range(12, 40, 3))
+def test_no_line_begins_with_a_percent_sign(width):
+    text = "the furthest, thop on gpt2, is off by −73 % of 174 GFLOP, and 8.3 % to 59 % more"
+    lines = style.wrapped(text, width).splitlines()
+    assert not any(line.startswith("%") for line in lines)
+    assert " ".join(lines) == text

@@ -265,8 +265,10 @@ def in_rows(
 
 
 def wrapped(text: str, width: int) -> str:
-    """Wraps a text to lines of `width` Latin letters."""
-    return textwrap.fill(text, max(8, width * len(text) // letters(text)))
+    """Wraps a text to lines of `width` Latin letters. A percent sign stays with its number."""
+    bound = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = textwrap.fill(bound, max(8, width * len(text) // letters(text)))
+    return lines.replace("\N{NO-BREAK SPACE}%", " %")
 
 
 def resize(figure: Figure, height: float) -> None:
