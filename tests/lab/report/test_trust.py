@@ -64,6 +64,11 @@ def test_sound_rows_raise_no_doubt():
     assert trust.summary(tables(profile(0.1, 0.19, 0.36))) == ("", [], "")
 
 
+def run_of(batch: str, language: str) -> str:
+    """Name of a planted run in a sentence."""
+    return f"net · {Texts(language, 'trust')('batch', batch=batch)}"
+
+
 @pytest.mark.parametrize(
     ("more", "key"),
     [
@@ -87,7 +92,7 @@ def test_each_reason_is_found_and_told(more, key):
     for language in ("en", "ko"):
         says, lines, again = trust.summary(found, language)
         assert "2" in says  # of two rows
-        assert "net 1" in lines[0]
+        assert run_of("1", language) in lines[0]
         assert again == f"{naming.MEASURE} --forcerun profile_step --config experiment=mine"
 
 
@@ -105,7 +110,7 @@ def test_precision_and_what_the_machine_cost_are_told():
         told = trust.precision(tables(rows), language)
         found = re.findall(r"[\d.]+ ?%", told.replace(" %", "%"))
         assert found == ["8.0%", "95%", "21%", "12%", "23%"]
-        assert told.count("net 2") == 2
+        assert told.count(run_of("2", language)) == 2
 
 
 @pytest.mark.parametrize(
@@ -125,7 +130,8 @@ def test_intervals_that_span_factors_are_told_as_factors(reached, numbers):
         # Without how many of all times.
         counts = r" ?\(\d+ of [^)]+\)| \d+개\(전체 \d+개\)"
         told = re.sub(counts, "", trust.precision(tables(rows), language))
-        assert set(re.findall(r"(?<!net )\b\d+(?:\.\d+)?%?", told.replace(" %", "%"))) == numbers
+        told = re.sub(r"(batch|배치) \d+", "", told.replace(" %", "%"))
+        assert set(re.findall(r"\b\d+(?:\.\d+)?%?", told)) == numbers
 
 
 def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
@@ -246,7 +252,7 @@ def test_recorded_rows_say_nothing_of_what_was_measured_here():
         "several": text("several", count=1, total=3),
         "half": 4.0,
         "worst": 4.0,
-        "run": "net 1",
+        "run": "net · batch 1",
     }
     assert trust.precision(several).startswith(text("precision", **known))
 
@@ -267,15 +273,15 @@ def test_sentences_name_a_run_without_its_settings():
     rows["run"] += settings
     _, lines, _ = trust.summary(tables(rows))
     for words in (*lines, trust.precision(tables(rows))):
-        assert "net 1" in words
+        assert "net · batch 1" in words
         assert "=" not in words
-    assert trust._named("timing.windows=2,parallel.processes=2") == "processes=2"
+    assert trust._named("timing.windows=2,parallel.processes=2", Texts()) == "processes=2"
 
 
 def test_a_run_that_failed_is_told_first():
     rows = profile(0.1, 0.2).assign(status=["ok", "failed"], message=["", "no such layer"])
     says, lines, again = trust.summary(tables(rows))
-    failed = {"count": 1, "run": "net 2", "message": "no such layer"}
+    failed = {"count": 1, "run": "net · batch 2", "message": "no such layer"}
     assert says == Texts("en", "trust")("failed", **failed)
     assert lines == []
     assert "--forcerun profile_step" in again

@@ -16,6 +16,7 @@ from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames
 from mfulab.lab.tables import consistency
 from mfulab.measurements.registry import TABLES
+from mfulab.mfu.three_lines import EAGER
 from mfulab.timing.probe import OTHERS
 
 ABOVE = 105.0  # % of a measured ceiling: more than two measurements of it may differ
@@ -273,7 +274,7 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     columns = ["precision_percent", "machine_cost_percent"]
     timed = [frames.ok(steps, "time_s") for steps in _own(tables).values()]
     rows = pd.concat([steps.reindex(columns=["run", *columns]) for steps in timed])
-    interval, cost = (_typical(rows, column) for column in columns)
+    interval, cost = (_typical(rows, column, text) for column in columns)
     known = int(rows["precision_percent"].notna().sum())
     several = ""
     if known < len(rows):
@@ -298,22 +299,39 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     return " ".join(sentences)
 
 
-def _named(run: str) -> str:
-    """Name of a run for a sentence: model or kernel, batch or size, and format, without its
-    settings."""
-    words = short(run).split()
-    plain = [word for word in words if "=" not in word]
-    return " ".join(plain or words)
+def _named(run: str, text: Texts) -> str:
+    """Name of a run for a sentence: model or kernel, workload, format, batch or size, and an
+    execution that is not eager, without further settings."""
+    values = dict[str, str]()
+    for part in run.split(","):
+        key, _, value = part.partition("=")
+        values.setdefault(key, value)
+    name = values.get("model") or values.get("kernel")
+    if not name:
+        return short(run)
+    words = [name]
+    for key, kind in (("workload", "mode"), ("precision", "precision"), ("execution", "execution")):
+        if values.get(key, EAGER) != EAGER:
+            words.append(text.name(kind, values[key]))
+    if "batch_size" in values:
+        words.append(text("batch", batch=values["batch_size"]))
+    if "size" in values:
+        words.append(values["size"])
+    return " · ".join(words)
 
 
-def _typical(rows: pd.DataFrame, column: str) -> Record:
+def _typical(rows: pd.DataFrame, column: str, text: Texts) -> Record:
     """Median of a column, its largest value, and the name of that run; empty if there are no
     values."""
     rows = rows.dropna(subset=[column])
     if rows.empty:
         return {}
     worst = rows.loc[rows[column] == rows[column].max()].iloc[0]
-    return {"half": rows[column].median(), "worst": worst[column], "run": _named(worst["run"])}
+    return {
+        "half": rows[column].median(),
+        "worst": worst[column],
+        "run": _named(worst["run"], text),
+    }
 
 
 def failed(tables: frames.Tables, language: str = "en") -> str:
@@ -324,7 +342,7 @@ def failed(tables: frames.Tables, language: str = "en") -> str:
     text = Texts(language, "trust")
     first = rows.iloc[0]
     message = verdicts.message(first["message"], language)
-    return text("failed", count=len(rows), run=_named(first["run"]), message=message)
+    return text("failed", count=len(rows), run=_named(first["run"], text), message=message)
 
 
 def _failed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -332,7 +350,7 @@ def _failed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(doubt: Doubt, text: Texts) -> str:
-    run = _named(doubt.runs[0])
+    run = _named(doubt.runs[0], text)
     if doubt.machine:
         run = f"{run} ({doubt.machine})"
     if doubt.is_far:
