@@ -60,6 +60,17 @@ def test_the_useful_part_of_a_padded_batch_is_what_its_documents_cost_alone(bert
     assert (operations.model_flops == alone) == all(without)
 
 
+@pytest.mark.parametrize("earlier", [[6, 3], [2, 6], [6, 1, 5]])
+def test_a_mask_of_an_earlier_batch_is_forgotten_by_one_without(bert, earlier):
+    """Both have as many tokens, so that their attention has the same sides."""
+    counted(bert, **padded(earlier, 6))
+    batch = padded([6], 6)
+    operations = counted(bert, **batch)
+    assert useful_flops(operations, real_tokens((), batch)) == operations.model_flops
+    again = counted(bert, **padded(earlier, 6))
+    assert again.model_flops == counted(bert, **padded(earlier, 6)).model_flops
+
+
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_a_count_finds_the_mask_that_a_model_makes_for_itself(bert, device):
     """In a table, too: a wrapper around a published model pads each row to three times its

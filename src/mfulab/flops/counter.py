@@ -261,9 +261,10 @@ class OperatorCounter(Opened):
         if scores is not None:  # this matmul may be part of attention written out
             module = self._layers.model.get_submodule(key.layer)
             a, b = args[-2:] if name == "aten::bmm" else args[1:3]
-            cost = self._written.cost(module, cost, a, b)
+            plain = cost
+            cost = self._written.cost(module, plain, a, b)
             if key.direction != "backward":
-                self._written.record(key, module, cost, scores)
+                self._written.record(key, module, cost, plain, scores)
         node = self._layers.node(read)
         self.by_node[node, key.direction] += cost.flops
         if node < 0 and self._layers.is_idle:

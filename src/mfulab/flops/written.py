@@ -59,7 +59,8 @@ class Scores:
 
     key: Any  # in the totals under which its cost was added
     module: torch.nn.Module  # module that ran it
-    cost: Cost
+    cost: Cost  # by the pairs that were remembered of an earlier call, if any
+    plain: Cost  # of all pairs
     queries: int
     keys: int
     masks: tuple[tuple[Tensor, bool], ...] = ()  # each with whether True hides a score
@@ -95,16 +96,20 @@ class WrittenAttention:
                 return _by_pairs(cost, mean, queries * keys, queries < keys)
         return cost
 
-    def record(self, key: object, module: torch.nn.Module, cost: Cost, out: Tensor) -> None:
-        """Records the result of a product that may be attention's scores."""
+    def record(
+        self, key: object, module: torch.nn.Module, cost: Cost, plain: Cost, out: Tensor
+    ) -> None:
+        """Records the result of a product that may be attention's scores, with its cost as `cost`
+        returned it and its `plain` one."""
         if out.ndim == 3 and out.shape[-1] > 1:
-            self._scores[out] = Scores(key, module, cost, out.shape[-2], out.shape[-1])
+            self._scores[out] = Scores(key, module, cost, plain, out.shape[-2], out.shape[-1])
 
     def follow(
         self, name: str, out: object, args: tuple[object, ...]
     ) -> tuple[Any, Cost, Cost] | None:
-        """Follows scores through an operator. At a softmax of masked scores, returns their key in
-        the totals, their cost so far, and their corrected cost; else None."""
+        """Follows scores through an operator. At a softmax of scores whose cost their masks, or
+        their lack of masks, change, returns their key in the totals, their cost so far, and their
+        corrected cost; else None."""
         flat = list[object]()
         for argument in args:
             flat.extend(argument if isinstance(argument, list | tuple) else (argument,))
@@ -119,7 +124,7 @@ class WrittenAttention:
         if name in _SOFTMAX:
             if scores.masks:
                 return self._corrected(scores)
-            return None
+            return self._forgotten(scores)
         if name in _ELEMENTWISE and isinstance(out, Tensor):
             mask = _mask_of(name, flat, position, scores)
             if mask is not None:
@@ -135,6 +140,14 @@ class WrittenAttention:
         all_pairs = scores.queries * scores.keys
         corrected = _by_pairs(scores.cost, pairs, all_pairs, scores.queries < scores.keys)
         return scores.key, scores.cost, corrected
+
+    def _forgotten(self, scores: Scores) -> tuple[Any, Cost, Cost] | None:
+        """Forgets the pairs that masks of an earlier call left, as this call has none. Returns the
+        scores' key, their cost so far, and their plain cost; None if nothing was remembered."""
+        remembered = self._pairs_of.get(scores.module, {})
+        if remembered.pop((scores.queries, scores.keys), None) is None:
+            return None
+        return scores.key, scores.cost, scores.plain
 
     def _pairs(self, scores: Scores) -> Pairs:
         """Pairs that all masks on the scores leave. All pairs, as a bound, if a mask has no data."""
