@@ -107,9 +107,8 @@ class WrittenAttention:
     def follow(
         self, name: str, out: object, args: tuple[object, ...]
     ) -> tuple[Any, Cost, Cost] | None:
-        """Follows scores through an operator. At a softmax of scores whose cost their masks, or
-        their lack of masks, change, returns their key in the totals, their cost so far, and their
-        corrected cost; else None."""
+        """Follows scores through an operator. At a softmax, returns the scores' key in the totals,
+        their cost so far, and their corrected cost. None before it, and if nothing changes."""
         flat = list[object]()
         for argument in args:
             flat.extend(argument if isinstance(argument, list | tuple) else (argument,))
