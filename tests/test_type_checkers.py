@@ -7,7 +7,7 @@ import pytest
 from support.workflow_copy import ROOT
 
 FILES = sorted((ROOT / "src").rglob("*.py"))
-LAZY = "import where a name is used, or outside of TYPE_CHECKING"
+ADVICE = "import where a name is used, or outside of TYPE_CHECKING"
 
 
 def is_for_type_checkers(node: ast.AST) -> bool:
@@ -80,7 +80,7 @@ def test_no_file_uses_a_name_that_it_imports_for_type_checkers_alone():
         lines = used_when_run(text) if "TYPE_CHECKING" in text else []
         if lines:
             found[str(file.relative_to(ROOT))] = lines
-    assert not found, LAZY
+    assert not found, ADVICE
 
 
 @pytest.mark.parametrize(

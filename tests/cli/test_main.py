@@ -16,9 +16,10 @@ from support.workflow_copy import ROOT
 
 import mfulab
 from mfulab.cli.commands import COMMANDS
-from mfulab.cli.main import main, tree
+from mfulab.cli.main import _of_file, main, tree
 from mfulab.cli.options import short
 from mfulab.core.errors import FEW, unknown
+from mfulab.core.files import AbsentError
 from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Said
 from mfulab.lab.report import figures
@@ -256,3 +257,9 @@ def test_a_missing_option_is_named_in_korean(monkeypatch, capsys):
     monkeypatch.setenv("LANG", "ko_KR.UTF-8")
     assert main(["fits", "gpt2"]) == 2
     assert sentence("missing_option", {"option": "--device"}, "ko") in capsys.readouterr().err
+
+
+def test_a_missing_file_is_named_by_an_error_of_ours():
+    """It has neither a name nor a number of the system's, unlike errors of open()."""
+    said = _of_file(AbsentError(Path("nowhere.csv")))
+    assert "nowhere.csv" in str(said)

@@ -219,6 +219,8 @@ def test_a_compiled_step_is_not_told_to_compile(cause, execution, language):
     assert "torch.compile" not in told
     keys = dict(word.split("=", 1) for word in tried_config(run).split())
     assert keys.get("execution", execution) == execution
+    if "," in keys.get("batch_size", ""):
+        assert " ms" not in told, "a larger batch makes a step longer"
 
 
 STRANGE = (

@@ -60,7 +60,7 @@ def succeeded(log):
 
 
 def failed(log):
-    if lab.can_write():
+    if lab.can_write_or_say_why():
         lab.say_at_exit_how_to_go_on()
         if lab.lacks_page(workflow.dag.needrun_jobs()):
             lab.say_interrupted()

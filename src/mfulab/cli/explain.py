@@ -19,7 +19,7 @@ from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import terminal_texts, usual_language
 from mfulab.device.peaks import peak
 from mfulab.mfu.explain import Explanation
 from mfulab.mfu.models import model_config, read_yaml
@@ -152,7 +152,7 @@ class Setup:
 def _print_expected(
     console: Terminal, config: ModelConfig, setup: Setup, expectations: Sequence[Expectation]
 ) -> None:
-    text = Texts(usual_language(), "explain")
+    text = terminal_texts("explain")
     key = "on_each" if setup.devices > 1 else "on_one"
     devices = text(key, device=setup.device, count=setup.devices)
     values = {"model": config.name, "precision": setup.precision, "samples": setup.samples}

@@ -17,7 +17,7 @@ from mfulab.core.language.quantities import quantity
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers
 from mfulab.core.terminal import Terminal
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import terminal_texts
 from mfulab.models.fits import Fit, fits
 
 MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
@@ -107,7 +107,7 @@ def _setting(fit: Fit, options: Mapping[str, Any], text: Texts) -> str:
 
 def _print(fit: Fit, options: Mapping[str, Any]) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
-    text = Texts(usual_language(), "fits")
+    text = terminal_texts("fits")
     setting = _setting(fit, options, text)
     names = {"model": fit.model, "setting": setting, "device": fit.device}
     sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}

@@ -27,10 +27,9 @@ from mfulab.cli.options import AS_JSON, FORMAT, MINUTES, NOTICEABLE, command
 from mfulab.cli.signals import end_by_signal, ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
-from mfulab.core.language import Texts
 from mfulab.core.printing import say, wipe
 from mfulab.core.said import Numbers, Said, as_told
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import terminal_texts
 from mfulab.timing.paired import in_turn
 
 # Shell script that kills the running command if the gate itself is killed by SIGKILL. It reads each
@@ -229,7 +228,7 @@ def _save(measure: Measure, name: str) -> int:
     """Measures a command and saves the result as a baseline. Returns the exit status."""
     values, seconds = _sampled(measure)
     path = gate_baseline.save(name, replace(_baseline(measure.options), values=tuple(values)))
-    text = Texts(usual_language(), "gate")
+    text = terminal_texts("gate")
     say(text("saved", runs=text("runs", count=len(values), seconds=seconds), path=path))
     return 0
 

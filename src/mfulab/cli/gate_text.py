@@ -14,7 +14,7 @@ from mfulab.core.language.quantities import at_least, change, quantity
 from mfulab.core.markdown import code
 from mfulab.core.printing import say, say_over
 from mfulab.core.said import Said
-from mfulab.core.terminal_language import in_words, usual_language
+from mfulab.core.terminal_language import in_words, terminal_texts
 from mfulab.timing.paired import MARKS, Compared
 
 SAID_EVERY_S = 30.0  # interval of progress lines if stderr is not a terminal
@@ -99,7 +99,7 @@ def tell(outcome: Outcome, form: str) -> None:
         say(_json(outcome))
         return
     written = {"text": _text, "markdown": _markdown}[form]
-    say(written(outcome, Texts(usual_language(), "gate")))
+    say(written(outcome, terminal_texts("gate")))
 
 
 def progress() -> Callable[[Said], object]:

@@ -18,12 +18,11 @@ from mfulab.cli.options import COUNT, FOLDER, MINUTES_OR_NONE, SHARE, command, s
 from mfulab.cli.signals import ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import remove, write_text
-from mfulab.core.language import Texts
 from mfulab.core.printing import say
 from mfulab.core.replicates import MOST_REPLICATES, numbered
 from mfulab.core.rows import NOT_MEASURED, TimedRow
 from mfulab.core.said import Said, of_source
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import terminal_texts
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.planning import again, store
 from mfulab.lab.planning.load import script
@@ -119,7 +118,7 @@ class Refinement:
             return
         process = _next(run, self.results)
         precision = known.row["precision_percent"]
-        line = _text()(
+        line = terminal_texts("sweep")(
             "refined", left=remaining, precision=precision, step=known.step, run=process.name
         )
         say(line, flush=True)
@@ -133,7 +132,7 @@ class Refinement:
         for reason in self.planned.refused:
             say(f"mfulab: {reason}", file=sys.stderr)
         names = sorted(self.left_out)
-        text = _text()
+        text = terminal_texts("sweep")
         for folder in names[:MOST_NAMED]:
             say(text("no_plan", folder=folder), file=sys.stderr)
         if len(names) > MOST_NAMED:
@@ -226,7 +225,7 @@ def _refine(refinement: Refinement, widest: float, most: int) -> Records:
 
 def _print_rest(records: Records, widest: float) -> int:
     """Prints how many runs are still not known well enough; returns the exit status."""
-    text = _text()
+    text = terminal_texts("sweep")
     left = len(_least_known(records, widest, MOST_REPLICATES))
     say(text("still_wide", count=left, widest=widest))
     rows = list[Mapping[str, object]]()
@@ -318,10 +317,5 @@ def _measured(run: Run, results: Path, longest_s: float) -> bool:
     if (folder / "row.csv").exists():  # a failed process counts as a replicate too
         return bool(read_row(folder, run.step)["status"] == "ok")
     remove(folder)
-    say(_text()(ended, run=folder.name, seconds=longest_s), file=sys.stderr)
+    say(terminal_texts("sweep")(ended, run=folder.name, seconds=longest_s), file=sys.stderr)
     return False
-
-
-def _text() -> Texts:
-    """Lines of a sweep in the terminal's language."""
-    return Texts(usual_language(), "sweep")

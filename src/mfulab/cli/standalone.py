@@ -31,7 +31,7 @@ from mfulab.core.parts import Row, leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
-from mfulab.core.terminal_language import in_words, usual_language
+from mfulab.core.terminal_language import in_words, terminal_texts, usual_language
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import Composition, compose_experiments
@@ -118,7 +118,7 @@ def _plan_of(step: str, composition: Composition, multirun: bool) -> Plan:
     is_chosen = base["device"]["type"] != "auto" or base["hardware"]
     why = None if is_chosen else identity.unused()
     if why:
-        say(_sweep_text()("not_the_gpu", why=in_words(why)), file=sys.stderr)
+        say(terminal_texts("sweep")("not_the_gpu", why=in_words(why)), file=sys.stderr)
     return plan
 
 
@@ -140,7 +140,9 @@ class _Command:
     def measure(self, plan: Plan) -> None:
         """Measures the runs of a plan, and shows each row."""
         for excluded in plan.excluded:
-            line = _sweep_text()("left_out", run=excluded["run"], because=excluded["because"])
+            line = terminal_texts("sweep")(
+                "left_out", run=excluded["run"], because=excluded["because"]
+            )
             self.say(line)
         wanted = list(filter(self._is_wanted, plan.runs))
         if len(wanted) > 1 and client.SOCKET not in os.environ:
@@ -182,11 +184,6 @@ class _Command:
             console.print(table_of(self.step, self.rows, console.width))
 
 
-def _sweep_text() -> Texts:
-    """Lines of a sweep in the terminal's language."""
-    return Texts(usual_language(), "sweep")
-
-
 def _start_worker(wanted: Sequence[Run]) -> None:
     """Starts a warm worker that has imported what these runs need; it ends with this process."""
     from mfulab.lab.planning.resources import imported
@@ -215,7 +212,7 @@ def _measure(run: Run, prefix: str, report: Callable[[str], None]) -> None:
     if config.exists():
         _leave_to_sweep(run)
     store.write_run(run, RESULTS)
-    text = Texts(usual_language(), "lines")
+    text = terminal_texts("lines")
     name = f"{prefix}{run.step}: {run.name}"
     expected = expected_s(run)
     if expected:
@@ -305,7 +302,7 @@ def _show(run: Run, row: Row, all_columns: bool) -> None:
         rows = []
         for layer in read_csv(layers):
             rows.append({**layer, "share_percent": float(layer["share_percent"] or 0)})
-        console.print(render(rows, Texts(usual_language(), "flops")))
+        console.print(render(rows, terminal_texts("flops")))
     all_columns = all_columns or row["status"] != "ok"
     if run.step == "profile_step" and not all_columns:
         from mfulab.loop.interactive import show
@@ -326,7 +323,7 @@ def _show(run: Run, row: Row, all_columns: bool) -> None:
                 shown.add_row(key, Text(with_unit(key, row[key])))
         console.print(shown)
     if not all_columns:
-        console.print(Text(Texts(usual_language(), "lines")("every_column"), style="dim"))
+        console.print(Text(terminal_texts("lines")("every_column"), style="dim"))
 
 
 # Endings of column names: the factor to a unit that takes SI prefixes, and the unit.

@@ -88,7 +88,7 @@ class ModelConfig(Closed):
         description="Shape of each named input, which the model takes as keywords; instead of input_shape.",
     )
     input_vocabularies: dict[str, Dimension] = Field(
-        {}, description="Number of token ids of each named input that is none of floats."
+        {}, description="Number of token ids of each named input that takes ids instead of floats."
     )
     sequence_length: Dimension | None = Field(
         None, description="Tokens a sample where none is asked for."

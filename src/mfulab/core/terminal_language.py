@@ -1,8 +1,12 @@
 """Sentences in the language of the user's terminal."""
 
 import os
+from typing import TYPE_CHECKING
 
 from mfulab.core.said import Said
+
+if TYPE_CHECKING:
+    from mfulab.core.language import Texts
 
 
 def usual_language() -> str:
@@ -17,6 +21,13 @@ def usual_language() -> str:
     if language in LANGUAGES:
         return language
     return "en"
+
+
+def terminal_texts(section: str) -> "Texts":
+    """Texts of a section of the catalogue in the terminal's language."""
+    from mfulab.core.language import Texts
+
+    return Texts(usual_language(), section)
 
 
 def in_words(said: Said) -> str:

@@ -11,7 +11,7 @@ from mfulab.core.said import packed
 from mfulab.device.vendors import kinds
 from mfulab.mfu import account
 from mfulab.mfu.account import Judged
-from mfulab.mfu.causes import BY_BATCH, BY_KEY
+from mfulab.mfu.causes import BY_BATCH, BY_KEY, Cause
 from mfulab.mfu.models import names
 from mfulab.mfu.step import Cell, number
 
@@ -201,7 +201,8 @@ def most_saved(row: Row, language: str = "en") -> str:
     if lost is None or time_s is None:
         return ""
     text = Texts(language, "lines")
-    if BY_BATCH in BY_KEY[str(row["verdict"])].remedy:  # a larger batch makes a step longer
+    if "batch_size" in _remedy_keys(row, BY_KEY[str(row["verdict"])]):
+        # A larger batch makes a step longer.
         return text("saves_by_batch", share=percent(100 * lost.ms / (1e3 * time_s)))
     part, step, unit = lost.ms, 1e3 * time_s, "ms"
     padded = _side_to_pad(row)
@@ -232,7 +233,7 @@ def tried_config(row: Row) -> str:
     cause = BY_KEY.get(str(row.get("verdict") or ""))
     if cause is None or cause.key == "no_mfu" or not can_help(row):
         return ""
-    remedy = dict(part.partition("=")[::2] for part in cause.remedy.split(" "))
+    remedy = _remedy_keys(row, cause)
     is_measured_again = cause.key in AGAIN
     if "experiment" in remedy and not is_measured_again:
         return cause.remedy
@@ -241,9 +242,17 @@ def tried_config(row: Row) -> str:
     settings = _settings(row)
     if is_measured_again:
         return _as_arguments(settings)
-    if is_compiled(row) and "execution" in remedy:
-        remedy = dict([BY_BATCH.split("=")])
     return _as_arguments(_with_remedy(settings, remedy))
+
+
+def _remedy_keys(row: Row, cause: Cause) -> dict[str, str]:
+    """Keys of a config that try a cause's remedy; larger batches where the remedy is to compile and
+    the step is compiled already."""
+    remedy = dict(part.partition("=")[::2] for part in cause.remedy.split(" "))
+    if "execution" in remedy and is_compiled(row):
+        key, _, values = BY_BATCH.partition("=")
+        return {key: values}
+    return remedy
 
 
 def _with_remedy(settings: Mapping[str, str], remedy: Mapping[str, str]) -> dict[str, str]:

@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mfulab.core.language import Texts
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import terminal_texts
 from mfulab.lab.runtime import budget
 
 OPTIONS = {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}  # of sbatch
@@ -14,7 +13,7 @@ OPTIONS = {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}  # 
 def in_words(seconds: float, budget_min: float) -> str:
     """Sentence with the time of all jobs and the effect of the budget; an infinite `budget_min` is
     none."""
-    text = Texts(usual_language(), "sweep")
+    text = terminal_texts("sweep")
     budget_s = 60 * budget_min
     if not math.isfinite(budget_s):
         return text("about", seconds=seconds)
@@ -39,7 +38,7 @@ def outlook(
     values = {"time": _minutes(longest)}  # a device runs one job at a time
     for option, name in OPTIONS.items():
         values[option] = max(resources.get(name) or 0 for resources in longest)
-    text = Texts(usual_language(), "sweep")
+    text = terminal_texts("sweep")
     if not values["mem"]:
         return text("about_here", seconds=rest.estimate_s())
     options = " ".join(f"--{option}={value}" for option, value in values.items() if value)

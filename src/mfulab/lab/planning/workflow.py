@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.language import LANGUAGES, Texts
+from mfulab.core.language import LANGUAGES
 from mfulab.core.parts import Values
 from mfulab.core.printing import say
 from mfulab.core.said import Said, of_source, said_by
-from mfulab.core.terminal_language import error_in_words, in_words, usual_language
+from mfulab.core.terminal_language import error_in_words, in_words, terminal_texts
 from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import estimate, store
 from mfulab.lab.planning.costs import Sweep
@@ -126,7 +126,7 @@ class Workflow:
         if not all(is_gpu(kind_of(plan.hardware)) for plan in self.plans):
             why = identity.unused()
             if why:
-                text = Texts(usual_language(), "sweep")
+                text = terminal_texts("sweep")
                 say(text("not_the_gpu", why=in_words(why)), file=sys.stderr)
         budget.rest = self._sweep.rest(runs, has_page)
         seconds = budget.rest.estimate_s(max(1, gpus * self.gpu))
@@ -157,7 +157,7 @@ class Workflow:
         @atexit.register
         def say_how_to_go_on() -> None:
             kept, planned = len(self.inputs.complete_rows), len(self.inputs.runs)
-            text = Texts(usual_language(), "sweep")
+            text = terminal_texts("sweep")
             sentences = [text("kept", kept=kept, planned=planned)]
             if PAGE.exists() and PAGE.stat().st_mtime >= began:
                 sentences.append(text("page", page=PAGE.resolve()))
@@ -171,7 +171,7 @@ class Workflow:
         is_page_due = any(own_name(job.rule.name) == "page" for job in jobs)
         return bool(self.inputs.complete_rows) and is_page_due
 
-    def can_write(self) -> bool:
+    def can_write_or_say_why(self) -> bool:
         """True if the results can be written to; otherwise prints why not."""
         try:
             store.check_writable(RESULTS)
@@ -183,7 +183,7 @@ class Workflow:
     def say_interrupted(self) -> None:
         """Prints that a page of the rows so far follows, if the sweep was interrupted."""
         if lifetime.interrupted:
-            say(Texts(usual_language(), "sweep")("interrupted"), file=sys.stderr)
+            say(terminal_texts("sweep")("interrupted"), file=sys.stderr)
 
     @exits_with_message()
     def clear_lock(self) -> None:

@@ -311,8 +311,9 @@ def _named(run: str, text: Texts) -> str:
         return short(run)
     words = [name]
     for key, kind in (("workload", "mode"), ("precision", "precision"), ("execution", "execution")):
-        if values.get(key, EAGER) != EAGER:
-            words.append(text.name(kind, values[key]))
+        value = values.get(key, "")
+        if value and value != EAGER:
+            words.append(text.name(kind, value))
     if "batch_size" in values:
         words.append(text("batch", batch=values["batch_size"]))
     if "size" in values:

@@ -32,7 +32,8 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.core.parts import pick_all
 from mfulab.core.printing import say
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import terminal_texts
+from mfulab.core.terminal_language import usual_language as usual_language
 from mfulab.lab.planning.naming import SNAKEMAKE, in_language
 from mfulab.lab.report import claims, frames, selection, trust
 from mfulab.lab.report.drawing import labels, runs, style
@@ -255,7 +256,7 @@ def draw(
         _list(listed, judged, ahead, formats, language)
     for name in due:
         if not _draw(name, judged, out, formats, language) and only:
-            text = Texts(usual_language(), "sweep")
+            text = terminal_texts("sweep")
             why = "; ".join(problem.in_words() for problem in problems)
             why = why or text("nothing_to_draw", folder=tables)
             say(text("not_drawn", figure=name, why=why), file=sys.stderr)

@@ -98,8 +98,8 @@ WORDS = (
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
     *("side_by_side", "verdict"),
 )
-# Words of the tables of a trace's operators and modules, and of its time.
 TIMES = ("time_s", "samples_per_s")  # compared first of two runs side by side
+# Words of the tables of a trace's operators and modules, and of its time.
 ROOFLINE = (
     *(
         "operators",
