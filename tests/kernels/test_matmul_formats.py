@@ -268,3 +268,18 @@ def test_inductor_s_cache_is_the_users_own(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     torch_compiled._compiled.__wrapped__()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path))
+
+
+def test_cpus_of_other_instructions_share_no_compiled_graphs(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    folders = set()
+    for instructions in ("AVX2", "AVX512"):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+        monkeypatch.setattr(
+            torch.backends.cpu, "get_cpu_capability", lambda name=instructions: name
+        )
+        torch_compiled._compiled.__wrapped__()
+        folders.add(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert len(folders) == 2

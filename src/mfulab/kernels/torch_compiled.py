@@ -40,9 +40,10 @@ def _compiled() -> Any:
     import platformdirs
 
     # Inductor runs code from its cache, by default a folder in /tmp that another user may have
-    # created.
-    os.environ.setdefault(
-        "TORCHINDUCTOR_CACHE_DIR", str(platformdirs.user_cache_path("mfulab") / "inductor")
-    )
+    # created. A cached graph does not know the CPU's instructions: on another CPU of the same home
+    # folder it hangs or damages memory.
+    instructions = torch.backends.cpu.get_cpu_capability()
+    folder = platformdirs.user_cache_path("mfulab") / "inductor" / instructions
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
     importlib.import_module("torch._inductor.compile_fx")
     return torch.compile(torch.matmul, mode="max-autotune-no-cudagraphs", dynamic=False)
