@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support import amd_stand_in
 from support.nvml_stand_in import Gpu, StandIn
 from support.said import numbers
 
@@ -377,6 +378,47 @@ def test_the_terminal_says_first_that_a_gpu_is_left(hardware, says, machine, mon
     assert capsys.readouterr().err == ""
 
 
+def on_the_bus(root, monkeypatch, address, maker, kind):
+    """Makes `system` see one PCI device."""
+    place = root / "sys/bus/pci/devices" / address
+    place.mkdir(parents=True)
+    (place / "vendor").write_text(f"{maker}\n")
+    (place / "class").write_text(f"{kind}\n")
+    monkeypatch.setattr(system, "ROOT", str(root))
+
+
+@pytest.mark.parametrize(
+    ("kind", "hip", "is_told"),
+    [
+        ("0x120000", "7.0", True),
+        ("0x120000", "", True),
+        ("0x030000", "7.0", True),
+        ("0x030000", "", False),
+        ("0x020000", "7.0", False),
+    ],
+    ids=[
+        "Instinct, torch for ROCm",
+        "Instinct, torch for CPUs",
+        "Radeon, torch for ROCm",
+        "Radeon that draws the screen",
+        "a network card",
+    ],
+)
+def test_an_amd_gpu_without_its_library_is_told_and_not_silently_the_cpu(
+    kind, hip, is_told, tmp_path, monkeypatch
+):
+    amd_stand_in.StandIn(fails=ImportError("No module named 'amdsmi'")).install(monkeypatch)
+    monkeypatch.setattr(torch_build, "installed", lambda: Build("2.13.0", "", hip))
+    on_the_bus(tmp_path, monkeypatch, "0000:c1:00.0", "0x1002", kind)
+    told = identity.unused()
+    if is_told:
+        expected = {"address": "0000:c1:00.0", "why": Said("no_amdsmi")}
+        assert told == Said("amd_shows_no_gpu", expected)
+    else:
+        assert told is None
+    assert identity.resolve("auto") == "cpu"
+
+
 @pytest.mark.parametrize(
     ("address", "maker", "kind", "says"),
     [
@@ -392,11 +434,7 @@ def test_the_terminal_says_first_that_a_gpu_is_left(hardware, says, machine, mon
 def test_an_accelerator_of_another_maker_is_told_and_not_silently_the_cpu(
     address, maker, kind, says, tmp_path, monkeypatch
 ):
-    place = tmp_path / "sys/bus/pci/devices" / address
-    place.mkdir(parents=True)
-    (place / "vendor").write_text(f"{maker}\n")
-    (place / "class").write_text(f"{kind}\n")
-    monkeypatch.setattr(system, "ROOT", str(tmp_path))
+    on_the_bus(tmp_path, monkeypatch, address, maker, kind)
     assert str(identity.unused() or "").startswith(says)
     assert bool(identity.unused()) == bool(says)
     assert identity.resolve("auto") == "cpu"

@@ -14,6 +14,8 @@ IS_MACOS = sys.platform == "darwin"
 CAN_FORK_AFTER_IMPORTS = IS_LINUX
 ROOT = "/"  # /proc and /sys stand below it
 PR_SET_PDEATHSIG = 1  # of prctl(2)
+PCI_DEVICES = "sys/bus/pci/devices"
+DISPLAY, ACCELERATOR = "0x03", "0x12"  # first byte of a PCI device's class
 LONGEST_NUMBER = 9  # digits of a device index
 
 
@@ -31,6 +33,17 @@ def names(path: str) -> list[str]:
     with suppress(OSError):
         return sorted(os.listdir(os.path.join(ROOT, path)))
     return []
+
+
+def pci_devices(makers: tuple[str, ...], classes: tuple[str, ...]) -> dict[str, str]:
+    """PCI vendor of each device of these makers and classes, by its address."""
+    found = {}
+    for address in names(PCI_DEVICES):
+        maker = text(f"{PCI_DEVICES}/{address}/vendor") or ""
+        kind = text(f"{PCI_DEVICES}/{address}/class") or ""
+        if maker in makers and kind.startswith(classes):
+            found[address] = maker
+    return found
 
 
 def check_processes() -> None:

@@ -193,3 +193,18 @@ def test_arrays_of_the_memory_ceiling_lie_beyond_the_infinity_cache(one, l2, mon
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     assert 4 * triad_length(CUDA) >= 4 * (256 << 20)
     assert vendors.of_device(CUDA).last_cache_bytes(CUDA) == 256 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("AMD Instinct MI300X OAM", 256 << 20),
+        ("AMD Instinct MI355X", 256 << 20),
+        ("AMD Instinct MI250X", 8 << 20),
+        ("AMD Radeon RX 9070 XT", 8 << 20),
+    ],
+)
+def test_only_cards_known_to_have_the_infinity_cache_hold_as_much(one, name, held, monkeypatch):
+    properties = SimpleNamespace(L2_cache_size=8 << 20, name=name, multi_processor_count=64)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert vendors.of_device(CUDA).certain_cache_bytes(CUDA) == held

@@ -515,7 +515,7 @@ def test_the_attainable_is_the_roofline_of_each_product(monkeypatch, batch, cach
     GB/s."""
     monkeypatch.setattr(peaks, "measured_ceiling", lambda *_: Ceiling(0.1))
     monkeypatch.setattr(peaks, "bandwidth", lambda *_: 10.0)
-    monkeypatch.setattr(peaks, "last_cache_bytes", lambda _: cache)
+    monkeypatch.setattr(peaks, "certain_cache_bytes", lambda _: cache)
     model = torch.nn.Linear(512, 512, bias=False)
     cost = costs.cost_of(count_call(model, torch.randn(batch, 512), backward=False).operations)
     cpu = torch.device("cpu")

@@ -205,10 +205,15 @@ class Vendor(ABC):
         return facts.name, facts.multi_processor_count
 
     def last_cache_bytes(self, device: "torch.device") -> int:
-        """Size in bytes of the last-level cache."""
+        """Size in bytes of the last-level cache, or an upper limit of it: what exceeds it is read
+        from memory."""
         import torch
 
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+    def certain_cache_bytes(self, device: "torch.device") -> int:
+        """Size in bytes that the last-level cache holds at least."""
+        return self.last_cache_bytes(device)
 
     def memory(self, device: "torch.device") -> Memory:
         """Starts to track the peak memory of a torch.device."""

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 SOURCE = "AMD SMI"
 NOT_REPORTED = "N/A"
 # HIP reports the L2 of one die. Behind it lies the Infinity Cache: 256 MiB on MI300X and MI355X (rocminfo's L3 of
-# 262144 KB), less on all others.
+# 262144 KB), less on all others. MI325X and MI350X have the same (AMD's data sheets).
 INFINITY_CACHE_BYTES = 256 << 20
+HAVE_IT_WHOLE = ("MI300", "MI325", "MI350", "MI355")
+PCI_VENDOR = "0x1002"
 # Throttling column → accumulators of `amdsmi_get_violation_status`. The column is the largest.
 VIOLATIONS = {
     "power_capped_percent": ("acc_ppt_pwr",),
@@ -183,6 +185,18 @@ class Amd(Vendor):
     def why_absent(self) -> Said | None:
         return _opened()[1]
 
+    def why_silent(self) -> Said | None:
+        absent = self.why_absent()
+        if absent is None:
+            return None
+        build = torch_build.installed()
+        classes: tuple[str, ...] = (system.ACCELERATOR,)
+        if build is not None and build.hip:  # else a GPU that only draws the screen
+            classes = (system.DISPLAY, system.ACCELERATOR)
+        for address in system.pci_devices((PCI_VENDOR,), classes):
+            return Said("amd_shows_no_gpu", {"address": address, "why": absent})
+        return None
+
     def why_unfit(self, uuid: str) -> Said | None:
         build = torch_build.installed()
         if build is None or build.hip != "":
@@ -199,6 +213,12 @@ class Amd(Vendor):
 
     def last_cache_bytes(self, device: "torch.device") -> int:
         return max(super().last_cache_bytes(device), INFINITY_CACHE_BYTES)
+
+    def certain_cache_bytes(self, device: "torch.device") -> int:
+        name, _ = self.name_and_units(device)
+        if any(model in name for model in HAVE_IT_WHOLE):
+            return INFINITY_CACHE_BYTES
+        return super().last_cache_bytes(device)
 
     def visible(self, uuids: Sequence[str]) -> dict[str, str]:
         return {"HIP_VISIBLE_DEVICES": ",".join(uuid.split("-")[1] for uuid in uuids)}

@@ -141,6 +141,9 @@ class Apple(Vendor):
         # macOS does not report it: this is the largest system-level cache, an M2 Ultra's
         return 96 << 20
 
+    def certain_cache_bytes(self, device: "torch.device") -> int:
+        return 8 << 20  # an M1's system-level cache, the smallest
+
     def samplers(
         self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter
     ) -> list[Sampler]:

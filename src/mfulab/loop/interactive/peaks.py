@@ -12,7 +12,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.said import Said, joined
-from mfulab.device import is_gpu
+from mfulab.device import cpu, is_gpu, vendors
 from mfulab.device.compute import allowed_precision, emulated, matmuls_in
 from mfulab.device.gpu import properties_of
 from mfulab.device.local_peak import gpu_peak, peak_of
@@ -28,7 +28,6 @@ from mfulab.timing.best_matmul import (
     CAREFUL,
     best_bandwidth,
     fastest_matmul,
-    last_cache_bytes,
     sweep_matmuls,
     sweep_triad,
     triad_length,
@@ -251,7 +250,7 @@ def attainable_s(
     }
     if not all(rates.values()):
         return None, Said("no_peak_of_a_format")
-    is_cached = cost.moved_bytes / steps <= last_cache_bytes(device)
+    is_cached = cost.moved_bytes / steps <= certain_cache_bytes(device)
     gb_s = math.inf if is_cached else peaks.memory
     if isinstance(gb_s, Said):
         return None, gb_s
@@ -259,6 +258,13 @@ def attainable_s(
     for (key, flops, size), calls in cost.products.items():
         seconds += calls * max(flops / (rates[key] or 1.0) / 1e12, size / gb_s / 1e9)
     return seconds / steps, None
+
+
+def certain_cache_bytes(device: torch.device) -> int:
+    """Bytes that a device's last-level cache holds for certain; 0 if it is unknown."""
+    if is_gpu(device):
+        return vendors.of_device(device).certain_cache_bytes(device)
+    return cpu.cpu().last_level_cache_bytes or 0
 
 
 def by_precision(device: torch.device, formats: Flops) -> dict[str, int]:
