@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections import defaultdict
 
 import psutil
 import pytest
@@ -19,8 +20,10 @@ from support.workflow_copy import ROOT
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.cutile import CuTile
 from mfulab.kernels.hopper import TILE_M, TILE_N
-from mfulab.lab.planning import load
+from mfulab.lab.planning import costs, load
+from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.keys import choices
+from mfulab.lab.planning.runs import plan
 
 FOLDER = ROOT / "validation" / "recording"
 SCRIPT = FOLDER / "record.sh"
@@ -240,6 +243,53 @@ def test_what_a_known_card_is_lent_for_comes_first_and_fits_a_loan(tmp_path, new
     count = len(before) + len(FIRST_NAMES)
     assert [name for name, _ in found[:count]] == before + FIRST_NAMES
     assert sum(seconds for _, seconds in found[len(before) : count]) <= 800
+
+
+@pytest.mark.slow
+def test_no_item_of_rows_takes_longer_than_it_says(tmp_path):
+    """By planning's own estimate for an H200, with imports from a cold disk for every command."""
+    items = [*FIRST_NAMES, "daggers"]
+    commands = calls(tmp_path, ITEMS=" ".join(f"{item}:9" for item in items))
+    environment = os.environ | {"SITE": str(tmp_path / "site"), "OUT": str(tmp_path / "recorded")}
+    declared = dict(seconds_of(command(tmp_path, environment, "--list")))
+    estimated = defaultdict(float)
+    for words in commands:
+        if "rows" in words:
+            estimated[item_of(words)] += estimated_s(words)
+    assert estimated.keys() == {*items} - {"main", "kernels"}
+    late = {item: (round(s), declared[item]) for item, s in estimated.items() if s > declared[item]}
+    assert late == {}
+
+
+PART_OF = {
+    "matmul_precision": "eight_bits",
+    "execution": "graphs",
+    "seminar_gpu": "seminar",
+    "kernels": "paired",
+    "seminar_matmul": "daggers",
+    "pruning": "daggers",
+    "training": "daggers",
+}
+
+
+def item_of(words):
+    """The item that a command of rows belongs to."""
+    experiment = next(word for word in words if word.startswith("experiment=")).partition("=")[2]
+    if any("cutlass" in word for word in words):
+        return "daggers"
+    return PART_OF.get(experiment, experiment)
+
+
+def estimated_s(words):
+    """Seconds of a command of rows on an H200."""
+    overrides = []
+    for word in words[words.index("--config") + 1 :]:
+        overrides += word.removeprefix("overrides=").split()
+    [composition] = compose_experiments(overrides, ROOT / "config")
+    planned = plan(composition, "nvidia-h200", "cuda", {}, 150.8e9)
+    sweep = costs.Sweep([planned], 0.0)
+    rest = sweep.rest([run.folder for run in costs.all_runs([planned])], has_page=False)
+    return rest.worker_s + sum(rest.runs_s.values())
 
 
 def test_a_changed_tree_is_not_recorded_on_a_gpu(tmp_path):

@@ -77,6 +77,13 @@ def test_fragments_of_a_format_begin_with_a_capability(capability, lacking, monk
     assert {precision for stem, precision, _ in refused if stem == "cuda_wmma"} == lacking
 
 
+@pytest.mark.parametrize(("capability", "are_taken"), [((6, 1), False), ((7, 0), True)])
+def test_plain_cuda_c_begins_with_a_v100(capability, are_taken, monkeypatch):
+    plain = {"cuda_naive", "cuda_shared", "cuda_register_1d", "cuda_warp_tile"}
+    lacking = {stem for stem, *_ in refusing(Shape(1, 256, 256, 256), capability, monkeypatch)}
+    assert lacking & plain == (set() if are_taken else plain)
+
+
 def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
     refused = list(refusing(Shape(1, 256, 256, 256), (7, 5), monkeypatch))
     assert all(

@@ -147,14 +147,16 @@ DEVICES = {
         {"fp32": 0.7, "bf16": 0.8}, cores=8, refused=frozenset(_LAPTOP),
     ),
     "b200": Device("NVIDIA B200", (10, 0), 191_503_532_032, 148, 1965, 3996, 8192, 6900.0, gpm=True,
-        figures="public: NVIDIA's datasheet, 90 % of its bandwidth, the H100's share of its peak"),
+        figures="public: NVIDIA's datasheet of the HGX B200; assumed: nine tenths of its bandwidth, the H100's "
+        "share of its peak"),
     "mig": Device(
         "NVIDIA H100 80GB HBM3", (9, 0), 85_520_809_984, 16, 1980, 2619, 5120, 380.0, gpm=True,
         mig="NVIDIA H100 80GB HBM3 MIG 1g.10gb", refused=frozenset(_INSTANCE),
     ),
     "mi300x": Device(
-        *("AMD Instinct MI300X OAM", None, 206_141_652_992, 304, 2100, 1300, 8192, 4100.0), {"bf16": 0.5, "fp32": 0.6},
-        figures="public: AMD's datasheet, shares that others report of hipBLASLt",
+        *("AMD Instinct MI300X OAM", None, 206_141_652_992, 304, 2100, 1300, 8192, 4100.0), {"bf16": 0.54, "fp32": 0.6},
+        figures="public: AMD's datasheet, and in bf16 its own 708 TFLOP/s (Measuring Max-Achievable FLOPs, part 2, "
+        "rocm.blogs.amd.com); the share in fp32 is assumed",
     ),
     "unknown": Device(
         "NVIDIA GeForce RTX 5080 SUPER", (12, 0), 25_651_314_688, 84, 3100, 15001, 256, 850.0,
@@ -395,7 +397,7 @@ def step_s(
 
 
 def _step(config: Any) -> tuple[Any, float]:
-    from mfulab.core.said import as_json
+    from mfulab.core.said import Said, as_json
     from mfulab.device import identity
     from mfulab.device.samplers.reading import UNTOLD, Reading
     from mfulab.device.samplers.selection import per_step, sources_answered
@@ -405,7 +407,7 @@ def _step(config: Any) -> tuple[Any, float]:
 
     here, pace = device(), pace_for("cuda", config.timing)
     model, workload = config.model.name, config.workload.name
-    require_devices(config.parallel, len(identity.gpus()), "a GPU")
+    require_devices(config.parallel, len(identity.gpus()), Said("a_gpu"))
     mode = config.execution.mode
     recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name, mode)
     memory_bytes = MIG_BYTES if here.mig else here.memory_bytes

@@ -15,8 +15,8 @@ set -u
 #   NEW     1 on a kind of card that nothing is recorded of: a look at fork and CUDA and its facts come first
 # Each item and the seconds that it takes. One that does not fit is left to the next command, and a shorter one has its turn.
 # FIRST is what nobody knows yet of a card that was met before: 800 s, within the 900 of a loan with its start.
-FIRST="eight_bits:60 transfers:100 streams:30 graphs:40 seminar:45 main:240 paired:150 decoding:75 kernels:60"
-LATER="daggers:70 loops:70 ladder_fp32:40 timer:60 ladder_tests:60 ladder:60 vit:40 alignment:40 seminar_all:240 preflight:30 versions:60
+FIRST="eight_bits:45 transfers:50 streams:50 graphs:40 seminar:45 main:240 paired:220 decoding:55 kernels:55"
+LATER="daggers:105 loops:70 ladder_fp32:40 timer:60 ladder_tests:60 ladder:60 vit:40 alignment:40 seminar_all:240 preflight:30 versions:60
 rungs:90 facts:120 headline:400 validity:200 executed:90 second_clock:60 large:120 sanitizer:80 believed:70 others:120 miniature:60
 ladder_rest:300 tuned:300"
 ITEMS=${ITEMS:-"${NEW:+preflight:30 facts:120} $FIRST $LATER"}
@@ -81,21 +81,24 @@ decoding() { # a cache that grows, and a token from a static one, launch by laun
     rows decoding 110 $SHORT experiment=decoding model=gpt2,llama_3_2_1b precision=bf16 batch_size=1,64 \
         execution=eager,static_cache,static_cache_cuda_graph
 }
-transfers() { # at a GPU's own pace, so that bursts and copies are timed
-    rows transfers 130 ceiling_replicates=1 experiment=transfers kernel=torch,numba_cuda_unrolled size=64,128,256,512,1024,2048,4096
+transfers() { # copies are timed at the short pace, too
+    rows transfers 90 $SHORT experiment=transfers kernel=torch,numba_cuda_unrolled size=64,128,256,512,1024,2048,4096
 }
-streams() { rows streams 50 $SHORT experiment=streams; }
+streams() { rows streams 80 $SHORT experiment=streams; }
 # What the seminar's topics still mark †: its guarded tile, two of four where they pay, autocast, and CUTLASS's template.
 daggers() {
     rows guarded 40 $SHORT experiment=seminar_matmul kernel=numba_cuda_shared,numba_cuda_seminar_shared,numba_cuda_seminar_guarded size=1000
     rows two_of_four 30 $SHORT experiment=pruning batch_size=4096
     rows autocast 30 $SHORT experiment=training workload=training precision=fp32,amp_bf16 model=resnet18 batch_size=8
-    python3 -c "import cutlass_library" 2> /dev/null || return 0
+    if ! python3 -c "import cutlass_library" 2> /dev/null; then
+        echo "left out: cutlass, whose package nvidia-cutlass is not installed"
+        return 0
+    fi
     rows cutlass 30 $SHORT experiment=kernels kernel=torch,cutlass precision=bf16
 }
 # Beside torch in the same run, windows of a GPU's own length, bursts beside: shares to quote.
 paired() {
-    rows paired 180 ceiling_replicates=1 experiment=kernels "kernel=torch,torch_scaled_fast,$(best cuda_mma cuda_hopper cuda_hopper_deferred \
+    rows paired 280 ceiling_replicates=1 experiment=kernels "kernel=torch,torch_scaled_fast,$(best cuda_mma cuda_hopper cuda_hopper_deferred \
         cuda_hopper_fp8 cuda_hopper_fp8_deferred triton_plain)" precision=bf16,tf32,fp8 size="${PAIRED:-4096,8192}"
 }
 graphs() { rows graphs 60 $SHORT experiment=execution execution=eager,cuda_graph model=tiny_kernels; }
@@ -103,9 +106,9 @@ headline() { rows headline 540 experiment=gpu_record; }
 # Our own rungs first: torch's product is their reference. Packages that are not there would be rows without a time.
 ladder() {
     rows ladder 150 $SHORT experiment=kernels "kernel=torch,$(best cuda_hopper_hilbert cuda_hopper_stores cuda_hopper cuda_hopper_cluster \
-        cuda_wmma numba_cuda_tensor_core triton_plain triton_persistent)" precision=bf16,tf32
+        cuda_wmma numba_cuda_tensor_core numba_cuda_async triton_plain triton_persistent)" precision=bf16,tf32
 }
-ladder_fp32() { rows ladder_fp32 100 $SHORT experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile numba_cuda_unrolled numba_cuda_wide triton_plain)" precision=fp32; }
+ladder_fp32() { rows ladder_fp32 100 $SHORT experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile cuda_register_1d numba_cuda_unrolled numba_cuda_wide triton_plain)" precision=fp32; }
 large() {
     local libraries=() name
     for name in cublas:nvmath cublaslt:nvmath cutlass:cutlass_library triton_autotuned:triton cutile:cuda.tile; do
