@@ -16,6 +16,8 @@ def sources(**edited):
         "measurements/bench_matmul/__init__.py",
         "device/identity.py",
         "device/samplers/series.py",
+        "device/vendors/amd.py",
+        "tracing/tiles.py",
     )
     return {PACKAGE / file: edited.get(file, "0") for file in files}
 
@@ -27,6 +29,8 @@ def sources(**edited):
         ("timing/windows.py", ["timing"]),
         ("flops/count.py", ["counting"]),
         ("device/samplers/series.py", ["devices"]),
+        ("device/vendors/amd.py", ["devices"]),
+        ("tracing/tiles.py", ["tracing"]),
         ("device/identity.py", []),
         ("lab/planning/costs.py", []),
         ("measurements/bench_matmul/__init__.py", []),
