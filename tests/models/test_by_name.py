@@ -6,8 +6,10 @@ from pydantic import ValidationError
 from torch import nn
 
 from mfulab.core.groups import ModelConfig
+from mfulab.flops.count import CountError
 from mfulab.models.build import build, make_batch
 from mfulab.models.by_name import ByName
+from mfulab.models.counted import count_model
 
 NAMED = {"inputs": {"image": [3, 4, 4], "words": [5]}, "input_vocabularies": {"words": 7}}
 
@@ -68,3 +70,20 @@ def test_a_model_without_named_inputs_is_built_as_it_is():
     )  # fmt: skip
     assert type(build(plain)) is nn.Linear
     assert make_batch(plain, 4).inputs.shape == (4, 3)
+
+
+class OfAnImage(nn.Module):
+    """Takes one input of its own name."""
+
+    def forward(self, image):
+        return image.flatten(1)
+
+
+def test_a_name_that_the_model_does_not_take_is_answered_by_what_names_inputs():
+    target = f"{__name__}.OfAnImage"
+    wrong = ModelConfig(name="mine", _target_=target, inputs={"picture": [3, 4]})
+    with pytest.raises(CountError) as raised:
+        count_model(wrong, 2)
+    told = raised.value.said
+    assert told.key == "named_inputs_not_counted"
+    assert told.numbers["inputs"] == "picture=[3, 4]"

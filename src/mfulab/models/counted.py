@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig
-from mfulab.core.said import Said, SaidError, as_told, joined
+from mfulab.core.said import Numbers, Said, SaidError, as_told, joined
 from mfulab.flops.count import Count, CountError, count
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.values import KnownValues
@@ -68,6 +68,10 @@ def count_model(
         reasons = joined(Said(_NOT_ON[name], {"why": why}) for name, why in failures.items())
     if len(set(failures.values())) == 1:
         reasons = failures["meta"]
+    if config.inputs:
+        inputs = ", ".join(f"{name}={list(sample)}" for name, sample in config.inputs.items())
+        named: Numbers = {"model": config.name, "inputs": inputs, "why": reasons}
+        raise CountError(Said("named_inputs_not_counted", named))
     shape = [batch_size, *(config.sample_shape or [sequence_length or config.sequence_length or 1])]
     numbers = {"model": config.name, "shape": str(shape), "why": reasons}
     raise CountError(Said("cannot_be_counted", numbers))
