@@ -612,3 +612,49 @@ def test_each_variant_of_the_fp32_kernel_stands_in_its_log():
 def test_a_log_bears_no_path_of_a_machine():
     for path in LOGS.iterdir():
         assert not re.search(r"/(home|root|tmp|work)/", path.read_text(encoding="utf-8")), path
+
+
+# Numbers that no row holds: of names, of what was run, and of what others say.
+NAMED = r"`[^`]*`|\]\([^)]*\)|\b[HV]\d00\b|\b(?:bf|fp|tf|int)\d+\b|GPT-2|ResNet-50|\b(?:4096|8192|2,704)³"
+ASKED = (
+    "16 × 1,024",
+    "256 images",
+    "16-bit",
+    "batch 64",
+    "products of 8,192",
+    "the text prints 540",
+    "2,704 is not a multiple",
+    "above the 52 that are published",
+)
+
+
+def test_what_is_said_of_a_recorded_card_is_in_a_row_or_log():
+    """The other way round: no number of these two sections is outside of what is recomputed."""
+    told = (ROOT / GPU).read_text(encoding="utf-8")
+    begin, end = told.index("## What an H200 showed"), told.index("## Recording a machine")
+    section = " ".join(told[begin:end].split())
+    claims = chain.from_iterable(claims() for claims in CLAIMS)
+    known = [says for name, says in claims if name == GPU]
+    expected = [f"| {cell} |" for cell in expectations(told[begin:end].splitlines())]
+    spans = [match.span() for match in re.finditer(NAMED, section)]
+    for text in (*known, *expected, *ASKED):
+        spans += [match.span() for match in re.finditer(re.escape(text), section)]
+    unknown = []
+    for number in re.finditer(r"\d[\d,.]*", section):
+        index = number.start()
+        if not any(first <= index < last for first, last in spans):
+            unknown.append(section[max(0, index - 40) : index + 20])
+    assert unknown == []
+
+
+def expectations(lines: Iterable[str]) -> Iterator[str]:
+    """The cells of the columns named `expected`, in all tables of a document."""
+    index = None
+    for line in lines:
+        cells = [cell.strip() for cell in line.split("|")]
+        if not line.startswith("|"):
+            index = None
+        elif "expected" in cells:
+            index = cells.index("expected")
+        elif index is not None:
+            yield cells[index]
