@@ -3,6 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,10 +12,15 @@ from hypothesis import strategies as st
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
+from mfulab.device.samplers.reading import Reading
+from mfulab.measurements.profile_step import passes
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.mfu.job import link_use
 from mfulab.mfu.traced import trace_columns
+from mfulab.tracing import events
+from mfulab.tracing.analysis import analyse
 from mfulab.tracing.operators import modules_of, trace_modules
+from mfulab.tracing.window import windows
 
 SHARED = Path(__file__).parents[3] / "shared/traces"
 needs_traces = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no traces in {SHARED}")
@@ -259,6 +265,27 @@ def test_bytes_over_a_link_are_nccl_tests_ones_a_step(tmp_path, capsys, kind, pr
     assert json.loads(capsys.readouterr().out)["link_bytes"] == 1.5 * 2_000_000 * factor
     assert main(["trace", str(path)]) == 0
     assert "nccl-tests" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"), [(None, 1.5 * 2_000_000 * 1.5), (7.0, 7.0)], ids=["NCCL", "gloo"]
+)
+def test_a_rank_s_bytes_are_those_of_its_traced_collectives_where_no_interface_counts_them(
+    tmp_path, counted, expected
+):
+    """Three calls of 2 MB in two steps; a fourth begins after them."""
+    sent = [
+        collective("allreduce", begin, 40, number, "BFloat16")
+        for number, begin in enumerate((100, 300, 1100, 2100), 1)
+    ]
+    path = write(tmp_path / "a.json", trace(steps((0, 1000), (1000, 2000)), *sent))
+    [read] = events.read(path)
+    analysis = analyse(read, windows(read)[0])
+    run = SimpleNamespace(
+        readings={"sent_bytes": Reading(counted, "B", "loopback")}, traced_steps=2
+    )
+    passes._fill_bytes_of_collectives(run, analysis)
+    assert run.readings["sent_bytes"].value == expected
 
 
 def test_a_link_s_use_is_that_of_every_size_not_of_the_longest_alone():

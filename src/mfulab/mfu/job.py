@@ -161,7 +161,7 @@ def link_use(row: Row) -> LinkUse | None:
     calls = 0
     busy_ns = 0.0
     for (kind, size, processes), times in by_collective.items():
-        sent += len(times) * size * _bus_factor(kind, processes)
+        sent += len(times) * size * bus_factor(kind, processes)
         calls += len(times)
         busy_ns += sum(times)
     steps = row["steps"]
@@ -184,7 +184,7 @@ def _bandwidth(collective: Collective, of_ranks: Sequence[Sequence[float]]) -> B
         algorithm = size / middle
     bus = None
     if algorithm is not None:
-        bus = _bus_factor(kind, processes) * algorithm
+        bus = bus_factor(kind, processes) * algorithm
     wait_ms = None
     if len(of_ranks) > 1:
         wait_ms = max(_mean_wait(times, shortest) for times in of_ranks) / 1e6
@@ -200,7 +200,7 @@ def _bandwidth(collective: Collective, of_ranks: Sequence[Sequence[float]]) -> B
     )
 
 
-def _bus_factor(kind: str, processes: int | None) -> float:
+def bus_factor(kind: str, processes: int | None) -> float:
     """Bus bandwidth ÷ algorithm bandwidth; 1 if the kind or the number of processes is unknown."""
     for name, factor_of in BUS.items():
         if name in kind and processes:

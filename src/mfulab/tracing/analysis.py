@@ -13,7 +13,7 @@ from mfulab.tracing.host_time import HostTime
 from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.products import Product, products_of
 from mfulab.tracing.shares import SPENT
-from mfulab.tracing.trace import COMPUTE, Trace
+from mfulab.tracing.trace import COMPUTE, Trace, Transfer
 from mfulab.tracing.window import Window
 
 RATIOS = ("executed_ratio", "issued_ratio")
@@ -82,6 +82,12 @@ class Analysis:
         self.parts = device_time.parts
         # cause of idle time → ns, which sum to `spent["idle"]`; empty on a CPU
         self.idle_causes = device_time.idle_causes
+
+    def begun_transfers(self) -> list[Transfer]:
+        """Kernels of collectives that begin in the window, with their bytes, in order of begin."""
+        transfers = self.held.transfers(self.device)
+        first, last = self.window.begin, self.window.end
+        return [transfer for transfer in transfers if first <= transfer.begin < last]
 
     @property
     def counted(self) -> list[Product]:

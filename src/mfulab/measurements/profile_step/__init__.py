@@ -114,7 +114,7 @@ class ProfileRow(TimedRow):
         "Devices that the job occupies; on a CPU the job's threads ÷ the peak's."
     )
     sent_bytes: float | None = column(
-        "Bytes that each of several processes sends in a step, as the network counted."
+        "Bytes that each of several processes sends in a step: by the loopback's counter, or of traced collectives."
     )
     predicted_sent_bytes: float | None = column(
         "Bytes a process sends in a step by the formulas of ring collectives."

@@ -17,9 +17,10 @@ from mfulab.core.files import write_csv
 from mfulab.core.groups import ExecutionConfig, PrecisionConfig
 from mfulab.core.said import Numbers, Said, cell_of, of_source
 from mfulab.device import allocator, synchronise
-from mfulab.device.samplers.reading import Readings
+from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.flops.experts import RoutedTokens
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
+from mfulab.mfu.job import bus_factor
 from mfulab.models import execution, frameworks, parallel
 from mfulab.models import step as steps
 from mfulab.models.build import first_tensor, make_batch
@@ -148,6 +149,8 @@ def trace(run: Run) -> None:
     row = run.row
     profile = run.config.profile
     folder = run.instruments.folder
+    if run.is_parallel and run.analysis is not None:
+        _fill_bytes_of_collectives(run, run.analysis)
     row.uncounted_operators = operators.uncounted_operators(traced)
     if run.analysis is not None:
         row.top_kernels = run.analysis.top_kernels()
@@ -168,6 +171,21 @@ def trace(run: Run) -> None:
             write_csv(folder / "kernels.csv", run.analysis.kernels, operators.KERNEL_COLUMNS)
     if profile.trace:
         traced.export(folder / "trace.json.gz")
+
+
+def _fill_bytes_of_collectives(run: Run, analysis: Analysis) -> None:
+    """Bytes that a rank sends by NCCL, whose traffic passes no counted interface: of each
+    collective in the trace, by the factors of NCCL's tests."""
+    transfers = analysis.begun_transfers()
+    if run.readings["sent_bytes"].value is not None or not transfers:
+        return
+    sent = 0.0
+    for transfer in transfers:
+        collective = transfer.collective
+        sent += collective.bytes * bus_factor(collective.kind, collective.processes)
+    steps = run.traced_steps
+    source = f"sizes of the collectives in the trace, {steps} steps"
+    run.readings["sent_bytes"] = Reading(sent / steps, "B", source)
 
 
 @fills("loss", "unread_parameters", "expert_imbalance", "status", "message")

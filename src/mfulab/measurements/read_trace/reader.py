@@ -324,11 +324,10 @@ def _collective_sizes(analysis: Analysis) -> str | None:
     """JSON list of [kind, bytes, processes, ns of each kernel in order of begin] for the window's
     collectives. None if there are none."""
     nanoseconds = defaultdict[tuple[str, int, int], list[int]](list)
-    for transfer in analysis.held.transfers(analysis.device):
-        if analysis.window.begin <= transfer.begin < analysis.window.end:
-            collective = transfer.collective
-            key = (collective.kind, collective.bytes, collective.processes)
-            nanoseconds[key].append(transfer.end - transfer.begin)
+    for transfer in analysis.begun_transfers():
+        collective = transfer.collective
+        key = (collective.kind, collective.bytes, collective.processes)
+        nanoseconds[key].append(transfer.end - transfer.begin)
     if nanoseconds:
         return json.dumps([[*key, times] for key, times in nanoseconds.items()])
     return None
