@@ -127,7 +127,7 @@ def _is_shape(shape: list[Any]) -> bool:
     """True for the shape of a tensor, or a list of such shapes."""
     if any(isinstance(side, list) for side in shape):
         return all(isinstance(side, list) and _is_shape(side) for side in shape)
-    return all(isinstance(side, int) and 0 <= side < MOST_ELEMENTS for side in shape)
+    return all(type(side) is int and 0 <= side < MOST_ELEMENTS for side in shape)
 
 
 @dataclass(frozen=True, order=True)
