@@ -6,10 +6,10 @@ clipped."""
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from mfulab.core.formats import BY_DTYPE, FORMATS
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Values
 from mfulab.core.said import Said
 from mfulab.device import is_gpu
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
@@ -28,12 +28,14 @@ from mfulab.mfu.step import (
     without_hidden_matmuls,
 )
 from mfulab.mfu.utilization import (
+    GIGA,
     TERA,
     default_basis,
     of_peak,
     percent,
     product,
     ratio,
+    roof,
     tflop_s,
     total,
 )
@@ -52,7 +54,6 @@ OF_PEAKS = (
 )
 # Kinds of a matmul's time, and their columns.
 TIMES = {"cold": "cold_time_s", "burst": "burst_time_s", "end_to_end": "end_to_end_s"}
-Values = Mapping[str, Any]
 
 
 def _size(row: Values) -> tuple[str, int, int]:
@@ -64,7 +65,7 @@ def _size(row: Values) -> tuple[str, int, int]:
     return mode, micro_batches, row.get("processes") or 1
 
 
-def _counted(flops: Values, mode: str, count: str) -> float | None:
+def _counted(flops: Values, mode: str, count: str) -> Known:
     """Count of a mode's passes: `flops`, `causal_flops` or `bytes`. Inference has a count of its
     own, else that of the forward pass."""
     if mode == "training":
@@ -86,7 +87,7 @@ def counted_flops(row: Values, flops: Values) -> dict[str, Known]:
     # A decoded token attends to all tokens before it: there is nothing to halve.
     causal = needed if mode == "decoding" else _counted(flops, mode, "causal_flops")
     if mode == "training":
-        recomputed: float | None = 0
+        recomputed: Known = 0
         if row.get("checkpointing"):
             recomputed = flops.get("recomputed_flops")
         executed = total(
@@ -143,16 +144,16 @@ def roofline_times(
     fused = unfused = 0.0
     for direction in passes:
         for operations, size in counted[direction]:
-            moving_s = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
-            compute_s = operations / ceiling_tflop_s / TERA
-            least_s = micro_batches * processes * max(compute_s, moving_s)
+            moved = size * element_bytes / BYTES_COUNTED_PER_ELEMENT
+            bound = roof(operations, TERA * ceiling_tflop_s, moved, GIGA * ceiling_gb_s)
+            least_s = micro_batches * processes * bound.seconds
             unfused += least_s
             if operations:
                 fused += least_s
     return {"roofline_time_s": fused, "unfused_roofline_time_s": unfused}
 
 
-def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
+def predicted_memory(row: Values, flops: Values, device: str | None) -> Known:
     """Bytes that a step needs at its peak, without rounding, workspaces and interpreter; None if it
     was not counted."""
     element_bytes = _element_bytes(row.get("dtype"))
@@ -227,7 +228,7 @@ def profile_facts(
     compute: Values,
     memory: Values,
     device: str | None,
-    fp32_time_s: float | None = None,
+    fp32_time_s: Known = None,
 ) -> StepFacts:
     """Facts of one profile_step row that includes its config. `flops`, `compute` and `memory` are
     rows of count_flops and ceilings, or empty. `fp32_time_s` is the time of the same step in fp32,
@@ -303,7 +304,7 @@ def profile_columns(
     compute: Values,
     memory: Values,
     device: str | None,
-    fp32_time_s: float | None = None,
+    fp32_time_s: Known = None,
 ) -> dict[str, Cell]:
     """Joined columns of one profile_step row; the arguments are those of `profile_facts`."""
     facts = profile_facts(row, flops, compute, memory, device, fp32_time_s)
@@ -348,7 +349,7 @@ def _rates(row: Values, time: Known, energy: Known, flops: Known) -> dict[str, K
 
 
 def module_times(
-    modules: str | None, step_s: float | None, best_tflop_s: float | None, steps: int = 1
+    modules: str | None, step_s: Known, best_tflop_s: Known, steps: int = 1
 ) -> str | None:
     """JSON of a step's modules with their depth, each below the module that contains it; 0 is the
     step. MFU is by a module's own time. `step_s` is the time of a CPU's step without a trace, to
@@ -374,7 +375,7 @@ def module_times(
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
 
 
-def _of_devices(ceiling: Values, devices: float | None) -> Values:
+def _of_devices(ceiling: Values, devices: Known) -> Values:
     """A ceiling with the rates of several devices together."""
     scaled = dict(ceiling)
     for name, value in ceiling.items():
@@ -426,7 +427,7 @@ def reading_columns(row: Values, compute: Values, device: str | None) -> dict[st
     }
 
 
-def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[str, Cell]:
+def raised_ceiling(ceiling: Values, row: Values, flops: Known) -> dict[str, Cell]:
     """New values of a measured ceiling, the best of its format, if a run with `flops` per step
     exceeds it; else empty."""
     devices = row.get("devices") or 1
