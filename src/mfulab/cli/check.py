@@ -31,10 +31,9 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.json_text import parse_json
-from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said, as_json
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import in_words
 from mfulab.device import ByKind, cpu, identity, is_gpu, visible
 from mfulab.device.local_peak import local_name, local_peak
 
@@ -442,7 +441,7 @@ def _lines(file: str, texts: Iterable[str]) -> list[Line]:
             if line.keys() >= KEYS:
                 lines.append(_LineOfFile.model_validate(line).model_dump())  # type: ignore[arg-type]
         except ValueError:  # pydantic's too
-            torn = sentence("check_line_torn", {"line": text[:80]}, usual_language())
+            torn = in_words(Said("check_line_torn", {"line": text[:80]}))
             say(f"mfulab: {torn}", file=sys.stderr)
     if not lines:
         raise ConfigurationError(Said("no_check_here", {"file": file}))

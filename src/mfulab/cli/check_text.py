@@ -13,10 +13,11 @@ from rich.table import Column, Table
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, significant
-from mfulab.core.language.sentences import reason, sentence
+from mfulab.core.language.sentences import reason
+from mfulab.core.language.verdicts import say
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.loop.interactive.show import bar
 from mfulab.mfu.causes import OTHERS
 
@@ -105,7 +106,7 @@ def show(line: Line) -> None:
     text = Texts(language, "check")
     verdicts = {
         "low": text("is_low", parts=low(line, language)),
-        "unknown": sentence(NOTHING_KNOWN.key, {}, language),
+        "unknown": say(NOTHING_KNOWN, language),
         "healthy": text("is_healthy"),
     }
     console = Terminal(highlight=False, soft_wrap=True)
@@ -224,8 +225,7 @@ def show_cards(lines: Sequence[Line]) -> None:
     most."""
     console = _console()
     for device in sorted({line["device"] for line in lines}):
-        said = cards_sentence(lines, device)
-        console.print(sentence(said.key, said.numbers, usual_language()), style="bold")
+        console.print(in_words(cards_sentence(lines, device)), style="bold")
         worst = worst_shares(lines, device)
         if worst is None:
             continue

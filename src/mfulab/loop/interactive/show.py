@@ -215,7 +215,7 @@ def _flags(verdict: Judged | None, language: str) -> tuple[list[str], list[str]]
     disturbing: list[str] = []
     others: list[str] = []
     for flag in verdict.flags if verdict else ():
-        sentence = verdicts.sentence(flag.key, flag.numbers, language)
+        sentence = verdicts.say(flag, language)
         if flag.key in DISTURBING:
             disturbing.append(sentence)
         else:
