@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT
 
 from mfulab.cli import check, check_text
+from mfulab.cli.check_text import Line, Value
 from mfulab.cli.main import main
 from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.language.sentences import sentence
@@ -127,8 +129,8 @@ def test_a_device_that_is_not_there_is_one_sentence(command, monkeypatch, capsys
 
 
 def line_of(name, value, **more):
-    values = {"bf16_tflop_s": {"value": value, "unit": "TFLOP/s", "reason": ""}, **more}
-    return {"node": name, "device": "Some CPU (2 cores)", "kind": "cpu", "values": values}
+    values = {"bf16_tflop_s": Value(value, "TFLOP/s"), **more}
+    return Line(name, "Some CPU (2 cores)", "cpu", values, "unknown")
 
 
 def test_nodes_of_an_unknown_device_are_judged_by_their_median():
@@ -136,20 +138,20 @@ def test_nodes_of_an_unknown_device_are_judged_by_their_median():
         check.judged(line_of(f"n{number}", value), {})
         for number, value in enumerate((1.0, 1.1, 0.4))
     ]
-    assert {line["state"] for line in unknown} == {"unknown"}
-    assert [line["state"] for line in check._judge_by_nodes(unknown)] == [
+    assert {line.state for line in unknown} == {"unknown"}
+    assert [line.state for line in check._judge_by_nodes(unknown)] == [
         "healthy",
         "healthy",
         "low",
     ]
-    assert {line["state"] for line in check._judge_by_nodes(unknown[1:])} == {"unknown"}
+    assert {line.state for line in check._judge_by_nodes(unknown[1:])} == {"unknown"}
 
 
 def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
-    hot = {name: {"value": 30.0, "unit": "%", "reason": ""} for name in node.THROTTLES}
-    hot["other_processes_percent"] = {"value": 90.0, "unit": "%", "reason": ""}
+    hot = dict.fromkeys(node.THROTTLES, Value(30.0, "%"))
+    hot["other_processes_percent"] = Value(90.0, "%")
     judged = check.judged(line_of("n", None, **hot), {})
-    assert judged["state"] == "low"
+    assert judged.state == "low"
     assert "power_capped_percent" not in check_text.low(judged)
     assert "other_processes_percent" not in check_text.low(judged)
 
@@ -176,15 +178,11 @@ def test_rates_of_a_card_that_its_power_limit_holds_are_judged_at_its_clock(
         "power_capped_percent": (capped, "%"),
         "memory_gb_s": (250.0, "GB/s"),
     }
-    values = {
-        key: {"value": value, "unit": unit, "reason": ""} for key, (value, unit) in told.items()
-    }
-    line = check.judged(
-        {"node": "n", "device": name, "kind": "cuda", "values": values}, check.printed(values)
-    )
-    assert line["state"] == state, check_text.low(line)
-    held = line["values"]["fp32_tflop_s"]
-    assert (held["source"], held["at_mhz"]) == ("datasheet", clock if capped > 50 else None)
+    values = {key: Value(*reading) for key, reading in told.items()}
+    line = check.judged(Line("n", name, "cuda", values, "unknown"), check.printed(values))
+    assert line.state == state, check_text.low(line)
+    held = line.values["fp32_tflop_s"]
+    assert (held.source, held.at_mhz) == ("datasheet", clock if capped > 50 else None)
 
 
 @pytest.mark.parametrize("sms", [16, 132])
@@ -196,7 +194,7 @@ def test_a_slice_of_a_gpu_is_compared_with_its_share_of_the_datasheet(sms, monke
         "properties",
         lambda self, uuid, name, given=None: properties(uuid, name, sms),
     )
-    values = {"bf16_tflop_s": {"value": 90.0, "unit": "TFLOP/s", "reason": ""}}
+    values = {"bf16_tflop_s": Value(90.0, "TFLOP/s")}
     peak, source, _ = check.printed(values)["bf16_tflop_s"]
     assert (peak, source) == (pytest.approx(989.4 * sms / 132, rel=1e-3), "datasheet")
 
@@ -207,7 +205,7 @@ def test_each_slice_of_eight_cards_has_its_own_peak(units, share, monkeypatch):
     slices = [Gpu(name=name, uuid=f"MIG-{number}", units=units) for number in range(8)]
     cards = [Gpu(uuid=f"GPU-{one.uuid}", mig_instances=[one]) for one in slices]
     StandIn(*cards).install(monkeypatch)
-    values = {"bf16_tflop_s": {"value": 90.0, "unit": "TFLOP/s", "reason": ""}}
+    values = {"bf16_tflop_s": Value(90.0, "TFLOP/s")}
     for one in slices:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", one.uuid)
         [seen] = identity.gpus("cuda")
@@ -325,11 +323,8 @@ def test_a_check_bounds_every_part_of_it(quick, monkeypatch):
 def card(number, bf16, copies=50.0):
     """A card's line, as its own process prints it."""
     values = {"bf16_tflop_s": bf16, "host_to_device_gb_s": copies, "power_capped_percent": 80.0}
-    unknown = {"unit": "", "reason": "", "source": "", "state": "unknown"}
-    unknown |= {"reference": None, "share": None}
-    readings = {name: {"value": value, **unknown} for name, value in values.items()}
-    line = {"node": f"n1 GPU-{number}", "device": "NVIDIA H200", "kind": "cuda", "state": "healthy"}
-    return line | {"values": readings}
+    readings = {name: Value(value) for name, value in values.items()}
+    return Line(f"n1 GPU-{number}", "NVIDIA H200", "cuda", readings, "healthy")
 
 
 @pytest.mark.parametrize(
@@ -343,13 +338,13 @@ def card(number, bf16, copies=50.0):
 )
 def test_cards_of_one_node_are_compared_with_one_another(cards, low):
     judged = check.judge_cards([card(number, speed) for number, speed in enumerate(cards)])
-    assert [line["node"] for line in judged if line["state"] == "low"] == low
+    assert [line.node for line in judged if line.state == "low"] == low
 
 
 def test_a_slow_link_of_one_card_is_named():
     judged = check.judge_cards([card(number, 700, 50 if number else 12.5) for number in range(4)])
     assert check_text.low(judged[0]) == "host_to_device_gb_s −75 % (median of the cards)"
-    assert [line["state"] for line in judged[1:]] == ["healthy"] * 3
+    assert [line.state for line in judged[1:]] == ["healthy"] * 3
 
 
 LINKED = {
@@ -410,8 +405,8 @@ def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
 
     def checked(command, env, **options):
         shown.append(env["CUDA_VISIBLE_DEVICES"])
-        line = card(shown[-1][4:], 700 if len(shown) < 3 else 600) | {"node": "n1"}
-        return SimpleNamespace(stdout=json.dumps(line))
+        line = card(shown[-1][4:], 700 if len(shown) < 3 else 600)
+        return SimpleNamespace(stdout=json.dumps(asdict(replace(line, node="n1"))))
 
     monkeypatch.setattr(check.identity, "resolve", lambda device: "cuda")
     monkeypatch.setattr(check.subprocess, "run", checked)
@@ -422,9 +417,9 @@ def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
 
 
 def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):
-    values = {"memory_gb_s": {"value": 9.0, "unit": "GB/s", "reason": {}}}
-    values["bf16_tflop_s"] = {"value": None, "unit": "TFLOP/s", "reason": {"no_gpu": {}}}
-    read = {"node": "n", "device": "d", "kind": "cpu", "values": values}
+    values = {"memory_gb_s": Value(9.0, "GB/s")}
+    values["bf16_tflop_s"] = Value(None, "TFLOP/s", {"no_gpu": {}})
+    read = Line("n", "d", "cpu", values, "unknown")
     judged = check.judged(read, {"memory_gb_s": check.Reference(18.0, "datasheet", 645.0)})
     monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
     check_text.show(judged)
@@ -440,11 +435,8 @@ def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):
 @pytest.mark.parametrize("others", [None, 3.0, 86.5])
 def test_a_check_beside_other_load_says_so_first(others, language, monkeypatch, capsys):
     monkeypatch.setattr(check_text, "usual_language", lambda: language)
-    reading = {"value": others, "unit": "%", "reason": "", "reference": None}
-    reading |= {"source": "", "share": None, "state": "unknown"}
-    values = {"other_processes_percent": reading}
-    line = {"node": "a", "device": "b", "kind": "cpu", "values": values, "state": "unknown"}
-    check_text.show(line)
+    values = {"other_processes_percent": Value(others, "%")}
+    check_text.show(Line("a", "b", "cpu", values, "unknown"))
     sentence = Texts(language, "check")("beside", share="86")
 
     assert (sentence[:12] in capsys.readouterr().out) is (others == 86.5)

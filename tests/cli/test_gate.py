@@ -244,61 +244,6 @@ def test_a_verdict_without_an_interval_has_no_power_and_says_so(monkeypatch, cap
     assert "no slowdown of any size would have been found" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (1.5, 1), (0.5, 0)])
-def test_a_named_baseline_is_saved_and_compared_with(factor, status, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    old = numbers(tmp_path, "a", [100, 100.1])
-    new = numbers(tmp_path, "b", [100 * factor, 100.1 * factor])
-    words = ["--reads", r"speed (\S+)", *QUICK]
-    assert main(["gate", *words, "--save", "main", old]) == 0
-    assert (tmp_path / ".mfulab/gate/main.json").is_file()
-    capsys.readouterr()
-    assert main(["gate", *words, "--json", "--against", "main", new]) == status
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["ratio"] == pytest.approx(factor, rel=0.01)
-    assert answer["old"] == pytest.approx(100, rel=0.01)
-    assert answer["runs"] >= 8
-    assert answer["detects_percent"] > 0
-
-
-def test_a_baseline_that_is_none_or_of_another_thing_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    old = numbers(tmp_path, "a", [100, 100.1])
-    reads = ["--reads", r"speed (\S+)", *QUICK]
-    assert main(["gate", "--against", "main", old]) == 2
-    assert "no baseline is saved here" in capsys.readouterr().err
-    assert main(["gate", *reads, "--save", "main", old]) == 0
-    for words, said in (
-        (["--against", "mian", old], "Did you mean main?"),
-        (["--against", "main", old], "its reads is"),
-        ([*reads, "--rate", "--against", "main", old], "its is_rate is False"),
-        (["--save", "../x", old], "--save=../x"),
-        (["--save", "a", "--base", "main", old], "--base, --save: give one of them."),
-    ):
-        assert main(["gate", *words]) == 2
-        assert said in capsys.readouterr().err
-    baseline = tmp_path / ".mfulab/gate/main.json"
-    baseline.write_text(baseline.read_text().replace("cores", "hearts"))
-    assert main(["gate", *reads, "--against", "main", old]) == 2
-    assert "its machine is" in capsys.readouterr().err
-    baseline.write_text("{}")
-    assert main(["gate", *reads, "--against", "main", old]) == 2
-    assert "no baseline; save it again" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("value", [10**400, None, [1], "x", {}])
-def test_a_baseline_of_other_values_is_one_sentence(value, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["gate", "--save", "mine", "--minutes", "0.001", "true"]) == 0
-    path = tmp_path / ".mfulab/gate/mine.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"values": [value]}))
-    capsys.readouterr()
-    assert main(["gate", "--against", "mine", "true"]) == 2
-    said = capsys.readouterr().err
-    assert "mine.json" in said
-    assert said.count("\n") == 1
-
-
 @pytest.mark.parametrize("form", ["text", "markdown"])
 def test_a_verdict_is_told_in_the_terminals_language(form, monkeypatch, capsys):
     monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")

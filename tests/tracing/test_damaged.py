@@ -354,10 +354,21 @@ def test_any_of_two_thousand_harms_is_a_row_or_one_sentence(tmp_path, text):
     look(tmp_path, text)
 
 
-@pytest.mark.parametrize("shape", [[[], 4096], [4096, []], [[2], 3], [[[4, []]], 1], [True, -1]])
+@pytest.mark.parametrize(
+    "shape",
+    [[[], 4096], [4096, []], [[2], 3], [[[4, []]], 1], [True, -1], [False, 4096]],
+)
 def test_sides_and_lists_in_one_shape_are_no_shape(tmp_path, shape):
     call = operator("aten::mm", 0, 5, [shape, [4096, 4096]], "c10::BFloat16")
     content = trace(steps((0, 1000)), call, launched("nvjet_tst_128x256_64x4", 1, 100, 500, 1))
     (found,) = read_file(write(tmp_path / "t.json", content))
     assert found.row.flops is None
     assert json.loads(found.row.reasons)["flops"]
+
+
+def test_a_matmul_with_an_empty_side_has_no_ratio_of_tiles(tmp_path):
+    call = operator("aten::mm", 0, 5, [[0, 4096], [4096, 4096]], "c10::BFloat16")
+    content = trace(steps((0, 1000)), call, launched("nvjet_tst_128x256_64x4", 1, 100, 500, 1))
+    (found,) = read_file(write(tmp_path / "t.json", content))
+    assert found.row.status == "ok"
+    assert found.row.executed_ratio is None

@@ -7,12 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import click
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from mfulab.cli import check_text
 from mfulab.cli.check_text import (
@@ -20,7 +20,6 @@ from mfulab.cli.check_text import (
     NOTHING_KNOWN,
     STATUS,
     Line,
-    Source,
     State,
     Value,
     medians,
@@ -31,10 +30,9 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.json_text import parse_json
-from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said, as_json
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import in_words
 from mfulab.device import ByKind, cpu, identity, is_gpu, visible
 from mfulab.device.local_peak import local_name, local_peak
 
@@ -53,6 +51,7 @@ EXCLUSIVE = {"--baseline", "--table", "--cards"}  # options that exclude each ot
 KEYS = {"node", "device", "kind", "values", "state"}
 # Beginning of a line of `--json`; srun --label puts a number before it.
 LINE = re.compile(r'\{"(?:answer|node)"')
+EARLIER = TypeAdapter(Line)
 LINKS = ("pcie_lanes", "pcie_generation", "nvlinks")
 
 
@@ -60,35 +59,12 @@ class Reference(NamedTuple):
     """The number that a value is compared with, and its source."""
 
     value: float | None
-    source: Source
+    source: str  # a key of the catalogue's names.checked_against
     at_mhz: float | None = None  # the clock of a rate that is scaled to the power limit's clock
 
 
 NO_REFERENCE = Reference(None, "")
 References = dict[str, Reference]  # keyed by the value's name
-
-
-class _ValueOfFile(BaseModel):
-    """A value in a line that an earlier check, of any version, has printed."""
-
-    value: float | None
-    unit: str = ""
-    reason: str | dict[str, dict[str, object]] = ""
-    reference: float | None = None
-    source: str = ""
-    at_mhz: float | None = None
-    share: float | None = None
-    state: State = "unknown"
-
-
-class _LineOfFile(BaseModel):
-    """A line that an earlier check has printed."""
-
-    node: str
-    device: str
-    kind: str
-    values: dict[str, _ValueOfFile]
-    state: State
 
 
 @command(
@@ -155,12 +131,12 @@ def run(
         return _status(lines)
     line = _checked(device, baseline)
     if as_json:
-        say_json(answer(line).line({**line}))
+        say_json(answer(line).line(asdict(line)))
     elif as_prometheus:
         say("\n".join(check_text.prometheus(line)))
     else:
         check_text.show(line)
-    return STATUS[line["state"]]
+    return STATUS[line.state]
 
 
 def _run_cards(device: str, as_json: bool) -> int:
@@ -169,7 +145,7 @@ def _run_cards(device: str, as_json: bool) -> int:
     lines = judge_cards(list(_each_card(device)))
     if as_json:
         for line in lines:
-            say_json(answer(line).line({**line}))
+            say_json(answer(line).line(asdict(line)))
     else:
         check_text.show_nodes(lines)
         check_text.show_cards(lines)
@@ -178,28 +154,28 @@ def _run_cards(device: str, as_json: bool) -> int:
 
 def _status(lines: Iterable[Line]) -> int:
     """Exit status of the worst of several lines."""
-    return STATUS[min((line["state"] for line in lines), key=[*STATUS].index)]
+    return STATUS[min((line.state for line in lines), key=[*STATUS].index)]
 
 
 def answer(line: Line) -> Answer:
     """The lowest share of a reference, in %. It has no value if nothing is known of the device, and
     a doubt if anything is low."""
-    compared = [value for value in line["values"].values() if value.get("share") is not None]
+    compared = [reading for reading in line.values.values() if reading.share is not None]
     doubt: dict[str, Numbers] = {}
-    for name, value in line["values"].items():
-        if value.get("state") == "low":
-            doubt[name] = {"value": value["value"], "reference": value.get("reference")}
+    for name, reading in line.values.items():
+        if reading.state == "low":
+            doubt[name] = {"value": reading.value, "reference": reading.reference}
     if not compared:
         because = str(NOTHING_KNOWN)
         without_value = unanswered("%", Said("no_reference", {"because": because}))
         return replace(without_value, doubt=doubt)
-    lowest = min(compared, key=lambda value: value["share"] or 0.0)
+    lowest = min(compared, key=lambda reading: reading.share or 0.0)
     return answered(
-        100 * (lowest["share"] or 0.0),
+        100 * (lowest.share or 0.0),
         "%",
-        "spec" if lowest["source"] == "datasheet" else "measured",
-        denominator=lowest["reference"],
-        denominator_unit=lowest["unit"],
+        "spec" if lowest.source == "datasheet" else "measured",
+        denominator=lowest.reference,
+        denominator_unit=lowest.unit,
         doubt=doubt,
     )
 
@@ -215,8 +191,7 @@ def _each_card(device: str) -> Iterator[Line]:
             command, env=environment, stdout=subprocess.PIPE, text=True, check=False
         )
         [line] = _lines(gpu.uuid, done.stdout.splitlines())
-        line["node"] = f"{line['node']} {gpu.uuid}"
-        yield line
+        yield replace(line, node=f"{line.node} {gpu.uuid}")
 
 
 def judge_cards(lines: Sequence[Line]) -> list[Line]:
@@ -224,26 +199,26 @@ def judge_cards(lines: Sequence[Line]) -> list[Line]:
     fewer than three there is no median."""
     judged_lines = list[Line]()
     for line in lines:
-        median_of = medians(lines, line["device"])
+        median_of = medians(lines, line.device)
         values = dict[str, Value]()
-        for name, reading in line["values"].items():
+        for name, reading in line.values.items():
             values[name] = _judge_by_median(name, reading, median_of.get(name))
-        is_low = line["state"] == "low" or values != line["values"]
-        state: State = "low" if is_low else line["state"]
-        judged_lines.append({**line, "values": values, "state": state})
+        is_low = line.state == "low" or values != line.values
+        state: State = "low" if is_low else line.state
+        judged_lines.append(replace(line, values=values, state=state))
     return judged_lines
 
 
 def _judge_by_median(name: str, reading: Value, median: float | None) -> Value:
     """The reading, marked low if it is below `CARD_FLOOR` of the median of equal cards."""
-    value = reading["value"]
+    value = reading.value
     if not median or value is None or name.endswith("_percent"):
         return reading
     share = value / median
     if share >= CARD_FLOOR:
         return reading
-    compared: Value = {**reading, "reference": median, "source": "cards_median", "at_mhz": None}
-    return {**compared, "share": share, "state": "low"}
+    compared = _with_reference(reading, Reference(median, "cards_median"))
+    return replace(compared, share=share, state="low")
 
 
 def _checked(device: str, baseline: Path | None) -> Line:
@@ -260,38 +235,32 @@ def _checked(device: str, baseline: Path | None) -> Line:
     if len(before) > 1:
         count: Numbers = {"file": str(baseline), "count": len(before)}
         raise ConfigurationError(Said("baseline_of_several", count))
-    if before and before[0]["device"] != name:
-        devices: Numbers = {"file": str(baseline), "other": before[0]["device"], "device": name}
+    if before and before[0].device != name:
+        devices: Numbers = {"file": str(baseline), "other": before[0].device, "device": name}
         raise ConfigurationError(Said("baseline_of_another", devices))
     values = dict[str, Value]()
     for key, reading in readings_of(where).items():
         why = as_json(reading.reason) if reading.reason else {}
-        values[key] = {"value": reading.value, "unit": reading.unit, "reason": why}
+        values[key] = Value(reading.value, reading.unit, why)
     references = References()
     for key, link in links_of(where).items():
-        values[key] = {"value": link.now, "unit": "", "reason": {}}
+        values[key] = Value(link.now)
         references[key] = Reference(link.most, "card_most")
     if before:
-        for key, earlier in before[0]["values"].items():
-            references[key] = Reference(earlier["value"], "baseline")
+        for key, earlier in before[0].values.items():
+            references[key] = Reference(earlier.value, "baseline")
     else:
         if is_gpu(where):
             references |= printed(values)
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
-    line: Line = {
-        "node": socket.gethostname(),
-        "device": name,
-        "kind": where.type,
-        "values": values,
-        "state": "unknown",
-    }
+    line = Line(socket.gethostname(), name, where.type, values, "unknown")
     return judged(line, references)
 
 
 def printed(values: Mapping[str, Value]) -> References:
     """References from the datasheet of this node's GPU. If the power limit lowered the clock, rates
     are scaled to that clock."""
-    numbers = {name: reading["value"] for name, reading in values.items()}
+    numbers = {name: reading.value for name, reading in values.items()}
     sheet = local_peak("fp16")
     at_mhz = None
     clock_share = 1.0
@@ -315,49 +284,49 @@ def judged(line: Line, references: References) -> Line:
     """The line with reference, share and state of each value. Its own state is `low` if any value
     is, else `healthy` if any has a reference, else `unknown`."""
     values = dict[str, Value]()
-    for name, reading in line["values"].items():
+    for name, reading in line.values.items():
         reference = references.get(name, NO_REFERENCE)
         if name.endswith("_percent"):
             values[name] = _judged_percent(name, reading, reference)
         else:
-            values[name] = _judged_share(name, reading, reference, line["kind"])
-    compared = any(value["share"] is not None for value in values.values())
+            values[name] = _judged_share(name, reading, reference, line.kind)
+    compared = any(reading.share is not None for reading in values.values())
     state: State = "healthy" if compared else "unknown"
-    if any(value["state"] == "low" for value in values.values()):
+    if any(reading.state == "low" for reading in values.values()):
         state = "low"
-    return {**line, "values": values, "state": state}
+    return replace(line, values=values, state=state)
 
 
 def _with_reference(reading: Value, reference: Reference) -> Value:
     """The reading with the fields of its reference."""
     value, source, at_mhz = reference
-    return {**reading, "reference": value, "source": source, "at_mhz": at_mhz}
+    return replace(reading, reference=value, source=source, at_mhz=at_mhz)
 
 
 def _judged_percent(name: str, reading: Value, reference: Reference) -> Value:
     """Judges a percentage of time, such as that with a lowered clock; it needs no reference."""
-    value = reading["value"]
+    value = reading.value
     source = reference.source
     state: State = "unknown"
     if value is not None and name not in NOT_JUDGED:
         source = "driver_counters"
         state = "low" if value > MOST_HELD_BACK else "healthy"
-    referenced = _with_reference(reading, reference)
-    return {**referenced, "source": source, "share": None, "state": state}
+    referenced = _with_reference(reading, reference._replace(source=source))
+    return replace(referenced, state=state)
 
 
 def _judged_share(name: str, reading: Value, reference: Reference, kind: str) -> Value:
     """Judges a rate, a clock or a link by its reference."""
-    value = reading["value"]
+    value = reading.value
     state: State = "unknown"
     share = None
     if value is not None and reference.value:
         share = value / reference.value
         state = "low" if share < _floor(name, reference.source, kind) else "healthy"
-    return {**_with_reference(reading, reference), "share": share, "state": state}
+    return replace(_with_reference(reading, reference), share=share, state=state)
 
 
-def _floor(name: str, source: Source, kind: str) -> float:
+def _floor(name: str, source: str, kind: str) -> float:
     """Share of a reference below which a value is low."""
     if name in LINKS:
         return 1.0  # a lane or a link less is a fault
@@ -440,9 +409,9 @@ def _lines(file: str, texts: Iterable[str]) -> list[Line]:
         try:
             line = parse_json(text[begin.start() :])
             if line.keys() >= KEYS:
-                lines.append(_LineOfFile.model_validate(line).model_dump())  # type: ignore[arg-type]
+                lines.append(EARLIER.validate_python(line))
         except ValueError:  # pydantic's too
-            torn = sentence("check_line_torn", {"line": text[:80]}, usual_language())
+            torn = in_words(Said("check_line_torn", {"line": text[:80]}))
             say(f"mfulab: {torn}", file=sys.stderr)
     if not lines:
         raise ConfigurationError(Said("no_check_here", {"file": file}))
@@ -454,9 +423,9 @@ def _judge_by_nodes(lines: Sequence[Line]) -> list[Line]:
     enough."""
     judged_lines = list[Line]()
     for line in lines:
-        if line["state"] == "unknown":
+        if line.state == "unknown":
             references = References()
-            for name, value in medians(lines, line["device"]).items():
+            for name, value in medians(lines, line.device).items():
                 references[name] = Reference(value, "nodes_median")
             if references:
                 line = judged(line, references)

@@ -4,35 +4,24 @@ language."""
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, Required, TypedDict
+from typing import Literal
 
 from rich.table import Column, Table
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, significant
-from mfulab.core.language.sentences import reason, sentence
+from mfulab.core.language.sentences import reason
+from mfulab.core.language.verdicts import say
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
-from mfulab.core.terminal_language import usual_language
+from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.loop.interactive.show import bar
 from mfulab.mfu.causes import OTHERS
 
 State = Literal["low", "unknown", "healthy"]
-# Source of a reference. card_most: the most links that the card can have; cards_median and
-# nodes_median: the median of equal cards or nodes.
-Source = Literal[
-    "",
-    "baseline",
-    "recording",
-    "datasheet",
-    "card_most",
-    "cards_median",
-    "nodes_median",
-    "driver_counters",
-]
 STATUS: dict[State, int] = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
 # Share of the median of a node's cards below which one is low; they share air and driver.
 CARD_FLOOR = 0.95
@@ -41,28 +30,30 @@ FILE_WIDTH = 200  # columns of a table that is not printed to a terminal
 NOTHING_KNOWN = Said("check_knows_nothing")
 
 
-class Value(TypedDict, total=False):
+@dataclass(frozen=True)
+class Value:
     """One reading of a check with its reference. `reason` is {key: numbers}, or a text in an older
     line."""
 
-    value: Required[float | None]
-    unit: Required[str]
-    reason: Required[str | Mapping[str, Mapping[str, object]]]
-    reference: float | None
-    source: Source
-    at_mhz: float | None  # clock of the reference, if the card's power limit sets its clock
-    share: float | None
-    state: State
+    value: int | float | None
+    unit: str = ""
+    reason: str | dict[str, dict[str, object]] = field(default_factory=dict)
+    reference: int | float | None = None
+    source: str = ""  # of the reference: a key of the catalogue's names.checked_against
+    at_mhz: float | None = None  # clock of the reference, if the card's power limit sets its clock
+    share: float | None = None
+    state: State = "unknown"
 
 
-class Line(TypedDict, total=False):
+@dataclass(frozen=True)
+class Line:
     """A check of one device, as `--json` prints it."""
 
-    node: Required[str]
-    device: Required[str]
-    kind: Required[str]
-    values: Required[dict[str, Value]]
-    state: Required[State]
+    node: str
+    device: str
+    kind: str
+    values: dict[str, Value]
+    state: State
 
 
 def medians(lines: Iterable[Line], device: str) -> dict[str, float]:
@@ -70,11 +61,11 @@ def medians(lines: Iterable[Line], device: str) -> dict[str, float]:
     are left out."""
     columns = defaultdict[str, list[float]](list)
     for line in lines:
-        if line["device"] != device:
+        if line.device != device:
             continue
-        for name, reading in line["values"].items():
-            if reading["value"] is not None:
-                columns[name].append(reading["value"])
+        for name, reading in line.values.items():
+            if reading.value is not None:
+                columns[name].append(reading.value)
     return {name: median(column) for name, column in columns.items() if len(column) >= FEWEST_NODES}
 
 
@@ -82,18 +73,18 @@ def low(line: Line, language: str = "en") -> str:
     """Names the values that are low, and by how much: `bf16_tflop_s −38 % (recording)`."""
     text = Texts(language, "check")
     parts = []
-    for name, reading in line["values"].items():
-        if reading["state"] == "low":
-            share = reading["share"]
-            by = f"{reading['value']:.0f} %" if share is None else f"−{100 * (1 - share):.0f} %"
+    for name, reading in line.values.items():
+        if reading.state == "low":
+            share = reading.share
+            by = f"{reading.value:.0f} %" if share is None else f"−{100 * (1 - share):.0f} %"
             parts.append(f"{name} {by} ({_source(reading, text)})")
     return ", ".join(parts)
 
 
 def _source(reading: Value, text: Texts) -> str:
     """The source of a reference in words."""
-    source = text.name("checked_against", reading["source"])
-    clock = reading.get("at_mhz")
+    source = text.name("checked_against", reading.source)
+    clock = reading.at_mhz
     if clock is None:
         return source
     return text("at_clock", source=source, clock=clock)
@@ -105,14 +96,14 @@ def show(line: Line) -> None:
     text = Texts(language, "check")
     verdicts = {
         "low": text("is_low", parts=low(line, language)),
-        "unknown": sentence(NOTHING_KNOWN.key, {}, language),
+        "unknown": say(NOTHING_KNOWN, language),
         "healthy": text("is_healthy"),
     }
     console = Terminal(highlight=False, soft_wrap=True)
-    verdict = verdicts[line["state"]]
-    console.print(f"{line['node']}, {line['device']}: {verdict}", style="bold")
-    others = line["values"].get("other_processes_percent")
-    share = None if others is None else others["value"]
+    verdict = verdicts[line.state]
+    console.print(f"{line.node}, {line.device}: {verdict}", style="bold")
+    others = line.values.get("other_processes_percent")
+    share = None if others is None else others.value
     if share is not None and share >= OTHERS:
         console.print(text("beside", share=percent(share)), style="bold red")
     console.print(_values(line, text))
@@ -123,13 +114,13 @@ def _values(line: Line, text: Texts) -> Table:
     name = Column(text("checked"), no_wrap=True)
     value = Column(text("value"), no_wrap=True, justify="right")
     shown = table([name, value], (text("reference"), text("share")), [text("against")])
-    if all(reading["reference"] is None for reading in line["values"].values()):
+    if all(reading.reference is None for reading in line.values.values()):
         shown = table([name, value], (), [""])
-        for check, reading in line["values"].items():
+        for check, reading in line.values.items():
             number, _, _, remark = _cells(reading, text)
             shown.add_row(check, number, remark)
         return shown
-    for check, reading in line["values"].items():
+    for check, reading in line.values.items():
         shown.add_row(check, *_cells(reading, text))
     return shown
 
@@ -138,14 +129,14 @@ def _cells(reading: Value, text: Texts) -> tuple[str, str, str, str]:
     """Cells of a reading: value, reference, share, and a remark with its source and state, or the
     reason why there is no value."""
     share = ""
-    if reading["share"] is not None:
-        share = f"{100 * reading['share']:.0f} %"
+    if reading.share is not None:
+        share = f"{100 * reading.share:.0f} %"
     remark = _source(reading, text)
-    if reading["value"] is None:
-        remark = reason(reading["reason"] or "", text.language)
-    elif reading["state"] != "unknown":
-        remark = f"{remark}: {text.name('check_state', reading['state'])}"
-    numbers = (_number(reading["value"], reading["unit"]), _number(reading["reference"]))
+    if reading.value is None:
+        remark = reason(reading.reason, text.language)
+    elif reading.state != "unknown":
+        remark = f"{remark}: {text.name('check_state', reading.state)}"
+    numbers = (_number(reading.value, reading.unit), _number(reading.reference))
     return (*numbers, share, remark)
 
 
@@ -155,19 +146,19 @@ def show_nodes(lines: Sequence[Line]) -> None:
     text = Texts(language, "check")
     names = dict[str, None]()
     for line in lines:
-        names |= dict.fromkeys(line["values"])
+        names |= dict.fromkeys(line.values)
     columns = list(names)
     shown = table([text("node"), text("state")], columns, [text("low")])
-    for line in sorted(lines, key=lambda line: ([*STATUS].index(line["state"]), line["node"])):
+    for line in sorted(lines, key=lambda line: ([*STATUS].index(line.state), line.node)):
         cells = []
         for name in columns:
-            reading = line["values"].get(name)
-            cells.append(_number(reading["value"]) if reading else "")
-        state = text.name("check_state", line["state"])
-        shown.add_row(line["node"], state, *cells, low(line, language))
+            reading = line.values.get(name)
+            cells.append(_number(reading.value) if reading else "")
+        state = text.name("check_state", line.state)
+        shown.add_row(line.node, state, *cells, low(line, language))
     console = _console()
     console.print(shown)
-    console.print(", ".join(sorted({line["device"] for line in lines})), style="dim")
+    console.print(", ".join(sorted({line.device for line in lines})), style="dim")
 
 
 @dataclass(frozen=True)
@@ -197,17 +188,17 @@ def _shares(lines: Sequence[Line], device: str, name: str, middle: float) -> dic
     shares = dict[str, float]()
     for line in lines:
         value = None
-        if line["device"] == device:
-            value = line["values"][name]["value"]
+        if line.device == device:
+            value = line.values[name].value
         if value is not None:
-            shares[line["node"]] = value / middle
+            shares[line.node] = value / middle
     return shares
 
 
 def cards_sentence(lines: Sequence[Line], device: str) -> Said:
     """The sentence about the cards of a device: which one is slow, that none is, or that there are
     too few to compare."""
-    count = sum(line["device"] == device for line in lines)
+    count = sum(line.device == device for line in lines)
     worst = worst_shares(lines, device)
     if worst is None:
         return Said("cards_too_few", {"count": count, "device": device, "least": FEWEST_NODES})
@@ -223,9 +214,8 @@ def show_cards(lines: Sequence[Line]) -> None:
     """Prints a sentence for each kind of card, and a bar per card for the value that differs
     most."""
     console = _console()
-    for device in sorted({line["device"] for line in lines}):
-        said = cards_sentence(lines, device)
-        console.print(sentence(said.key, said.numbers, usual_language()), style="bold")
+    for device in sorted({line.device for line in lines}):
+        console.print(in_words(cards_sentence(lines, device)), style="bold")
         worst = worst_shares(lines, device)
         if worst is None:
             continue
@@ -242,21 +232,18 @@ def _number(value: float | None, unit: str = "") -> str:
     return f"{significant(value)} {unit if value is not None else ''}".strip()
 
 
-METRICS: tuple[Literal["value", "share"], ...] = ("value", "share")
-
-
 def prometheus(line: Line) -> Iterator[str]:
     """Yields lines of Prometheus's text format: each value, its share of the reference, and 1 if
     healthy or 0 if low."""
-    node = json.dumps(line["node"], ensure_ascii=False)
-    device = json.dumps(line["device"], ensure_ascii=False)
+    node = json.dumps(line.node, ensure_ascii=False)
+    device = json.dumps(line.device, ensure_ascii=False)
     where = f"node={node},device={device}"
-    for metric in METRICS:
+    for metric in ("value", "share"):
         yield f"# TYPE mfulab_check_{metric} gauge"
-        for name, reading in line["values"].items():
-            number = reading[metric]
+        for name, reading in line.values.items():
+            number = getattr(reading, metric)
             if number is not None:
                 yield f'mfulab_check_{metric}{{{where},check="{name}"}} {number:.6g}'
-    if line["state"] != "unknown":
+    if line.state != "unknown":
         yield "# TYPE mfulab_check_healthy gauge"
-        yield f"mfulab_check_healthy{{{where}}} {int(line['state'] == 'healthy')}"
+        yield f"mfulab_check_healthy{{{where}}} {int(line.state == 'healthy')}"

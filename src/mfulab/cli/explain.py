@@ -13,9 +13,8 @@ from mfulab.cli.options import AS_JSON, DEVICE, MODEL, PRECISION, Overrides, com
 from mfulab.core.answer import Answer, answered
 from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
-from mfulab.core.language import Texts
+from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, quantity, significant
-from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
@@ -173,7 +172,7 @@ def _assumptions(setup: Setup, expectations: Sequence[Expectation], text: Texts)
     if any(expectation.others_s is None for expectation in expectations):
         lacking = lacks(text("without_torch"), "torch")
         assert lacking is not None
-        yield sentence(lacking.key, lacking.numbers, text.language)
+        yield verdicts.say(lacking, text.language)
     assumptions = dict.fromkeys(expectation.assumes for expectation in expectations)
     yield from filter(None, assumptions)
     if setup.devices > 1:

@@ -26,8 +26,7 @@ from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.json_text import parse_json
-from mfulab.core.language import Texts
-from mfulab.core.language.sentences import sentence
+from mfulab.core.language import Texts, verdicts
 from mfulab.core.parts import leave_out
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said, said_by
@@ -134,7 +133,7 @@ def _counted(
     tokens = batch_size * (sequence_length or config.sequence_length or 0)
     message = ""
     if counted.message is not None:
-        message = sentence(counted.message.key, counted.message.numbers, text.language)
+        message = verdicts.say(counted.message, text.language)
     certainty = text("certainty", words=_basis(counted.count.certainty, text))
     lines = _totals(text, *parameters, *flops, tokens, certainty, message)
     rows = layer_rows(counted.model, operations)

@@ -13,23 +13,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import click
 import psutil
 
-from mfulab.cli import gate_baseline, gate_text
-from mfulab.cli.gate_baseline import Baseline
+from mfulab.cli import gate_text
 from mfulab.cli.gate_text import Outcome
 from mfulab.cli.options import AS_JSON, FORMAT, MINUTES, NOTICEABLE, command
 from mfulab.cli.signals import end_by_signal, ended_by_signals
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
-from mfulab.core.printing import say, wipe
+from mfulab.core.printing import wipe
 from mfulab.core.said import Numbers, Said, as_told
-from mfulab.core.terminal_language import terminal_texts
 from mfulab.timing.paired import in_turn
 
 # Shell script that kills the running command if the gate itself is killed by SIGKILL. It reads each
@@ -56,8 +54,6 @@ class Options:
 
     commands: Sequence[str]
     base: str | None
-    save: str | None
-    against: str | None
     minutes: float
     noticeable: float
     reads: str | None
@@ -72,11 +68,7 @@ class Options:
             raise ConfigurationError(Said("gate_cpu_time_or_reads"))
         if self.is_rate and not self.reads:
             raise ConfigurationError(Said("gate_rate_without_reads"))
-        options = {"--base": self.base, "--save": self.save, "--against": self.against}
-        chosen = [option for option, value in options.items() if value is not None]
-        if len(chosen) > 1:
-            raise ConfigurationError(Said("give_one_option", {"options": ", ".join(chosen)}))
-        if not chosen and len(self.commands) != 2:
+        if self.base is None and len(self.commands) != 2:
             raise ConfigurationError(Said("gate_needs_two", {"count": len(self.commands)}))
         try:
             re.compile(self.reads or "")
@@ -133,16 +125,6 @@ class Measure:
     help="Compare this checkout with a commit: --base main -- python bench.py.",
 )
 @click.option(
-    "--save",
-    metavar="NAME",
-    help="Measure one command and save its results as baseline NAME in .mfulab/gate/.",
-)
-@click.option(
-    "--against",
-    metavar="NAME",
-    help="Compare one command with this machine's baseline NAME; only --base also cancels drift.",
-)
-@click.option(
     "--minutes",
     type=MINUTES,
     default=5,
@@ -174,12 +156,7 @@ def run(**values: Any) -> int:
     options.check()
     # However the block ends, no command keeps running.
     with ended_by_signals(_end_commands), _watcher() as watcher:
-        measure = Measure(options, watcher)
-        if options.save is not None:
-            return _save(measure, options.save)
-        outcome = (
-            _in_turn(measure) if options.against is None else _against(measure, options.against)
-        )
+        outcome = _in_turn(Measure(options, watcher))
     gate_text.tell(outcome, "json" if options.as_json else options.form)
     return STATUS[outcome.compared.verdict]
 
@@ -214,66 +191,13 @@ def _in_turn(measure: Measure) -> Outcome:
         before = Said("gate_at_commit", {"command": commands[0], "commit": base})
     return Outcome(
         compared=compared,
-        count=len(values) // 2 - 1,
-        counted="pairs",
+        pairs=len(values) // 2 - 1,
         seconds=seconds,
         unit=options.unit,
         is_rate=options.is_rate,
         noticeable=options.noticeable,
         commands=(before, as_told(commands[1])),
     )
-
-
-def _save(measure: Measure, name: str) -> int:
-    """Measures a command and saves the result as a baseline. Returns the exit status."""
-    values, seconds = _sampled(measure)
-    path = gate_baseline.save(name, replace(_baseline(measure.options), values=tuple(values)))
-    text = terminal_texts("gate")
-    say(text("saved", runs=text("runs", count=len(values), seconds=seconds), path=path))
-    return 0
-
-
-def _against(measure: Measure, name: str) -> Outcome:
-    """Measures a command and compares it with a saved baseline."""
-    options = measure.options
-    old = gate_baseline.load(name)
-    gate_baseline.check_alike(name, old, _baseline(options))
-    values, seconds = _sampled(measure)
-    saved: Numbers = {"command": old.command, "name": name, "date": old.measured_at}
-    return Outcome(
-        compared=gate_baseline.compared(name, old.values, values, options.noticeable),
-        count=len(values),
-        counted="runs",
-        seconds=seconds,
-        unit=options.unit,
-        is_rate=options.is_rate,
-        noticeable=options.noticeable,
-        commands=(Said("gate_of_baseline", saved), as_told(options.command)),
-        warning=Said("gate_baseline_drifts", {"name": name}),
-    )
-
-
-def _baseline(options: Options) -> Baseline:
-    """Baseline of this command on this machine, still without times."""
-    reads = options.reads or ("cpu" if options.cpu_time else "wall")
-    machine = gate_baseline.machine()
-    return Baseline(options.command, reads, options.is_rate, machine, gate_baseline.now(), ())
-
-
-def _sampled(measure: Measure) -> tuple[list[float], float]:
-    """Times of one command, and the seconds spent on measuring them."""
-    options = measure.options
-
-    def timed() -> float:
-        return _value(options.command, Path.cwd(), measure)
-
-    timed()  # warms the caches
-    began = time.monotonic()
-    values = gate_baseline.sampled(
-        timed, options.minutes, options.noticeable, time.monotonic, gate_text.progress()
-    )
-    wipe()
-    return values, time.monotonic() - began
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from mfulab.core.answer import Answer
 from mfulab.core.language import Texts
@@ -26,14 +25,12 @@ class Outcome:
     rate."""
 
     compared: Compared
-    count: int
-    counted: Literal["pairs", "runs"]
+    pairs: int
     seconds: float
     unit: str
     is_rate: bool
     noticeable: float
-    commands: tuple[Said, Said]  # the old one, or the baseline's, and the new one
-    warning: Said | None = None
+    commands: tuple[Said, Said]  # the old one and the new one
 
     @property
     def values(self) -> tuple[float, float]:
@@ -86,11 +83,11 @@ class Outcome:
         return text("finds", size=at_least(1 + detects / 100))
 
     def remarks(self, text: Texts) -> list[str]:
-        """Number and duration of the measurements, the reason if the verdict is open, and the
-        warning."""
-        measured = text(self.counted, count=self.count, seconds=self.seconds)
-        reasons = filter(None, [self.compared.because, self.warning])
-        return [measured, *map(in_words, reasons)]
+        """Number and duration of the measurements, and the reason if the verdict is open."""
+        remarks = [text("pairs", count=self.pairs, seconds=self.seconds)]
+        if self.compared.because:
+            remarks.append(in_words(self.compared.because))
+        return remarks
 
 
 def tell(outcome: Outcome, form: str) -> None:
@@ -136,8 +133,8 @@ def _json(outcome: Outcome) -> str:
     for key in ("step", "run", "old_s", "new_s"):
         del row[key]
     old, new = outcome.values
-    row |= {"old": old, "new": new, "unit": outcome.unit, outcome.counted: outcome.count}
-    row |= {"seconds": round(outcome.seconds, 2), "warning": str(outcome.warning or "")}
+    row |= {"old": old, "new": new, "unit": outcome.unit, "pairs": outcome.pairs}
+    row["seconds"] = round(outcome.seconds, 2)
     return json.dumps(outcome.answer.line(row))
 
 

@@ -199,9 +199,7 @@ def _mistake(error: click.ClickException) -> str:
         why = _sentence("extra_argument", argument=error.words)
     elif isinstance(error, RefusedValueError) and error.param is not None:
         name = error.param.get_error_hint(context)
-        why = _sentence(
-            "invalid_value", name=name, why=_sentence(error.said.key, **error.said.numbers)
-        )
+        why = _sentence("invalid_value", name=name, why=error.said)
     elif isinstance(error, click.BadOptionUsage):
         why = _sentence(_option_mistake(error, context), option=error.option_name)
     usage = context.get_usage().partition(" ")[2]

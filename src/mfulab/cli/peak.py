@@ -8,9 +8,8 @@ import click
 
 from mfulab.cli.options import AS_JSON, DEVICE, LANGUAGE, PRECISION, command, listing
 from mfulab.core.answer import Answer, answered, unanswered
-from mfulab.core.language import Texts
+from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import ABSENT
-from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Said
 from mfulab.core.said import as_json as said_as_json
@@ -155,7 +154,7 @@ def _why(found: Peak, sheet: Datasheet | None, text: Texts) -> str:
     if found.reason is None:
         return ""
     if sheet is None:
-        return sentence(found.reason.key, found.reason.numbers, text.language)
+        return verdicts.say(found.reason, text.language)
     if rates(sheet):
         return text("lacks", device=sheet.device, formats=", ".join(known(sheet)))
     return text("not_printed")

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from mfulab.cli.options import AS_JSON, CSV, FORMAT, GATE, NOTICEABLE, PATH, command
-from mfulab.cli.trace_text import NAME, device_name, short, table
+from mfulab.cli.trace_text import NAME, device_name, milliseconds, short, table
 from mfulab.core.answer import of_change
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
@@ -29,7 +29,6 @@ from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.device_time import CAUSES
 from mfulab.tracing.difference import Difference, Part, difference
 
-COMPARED = ("operator", "shapes", "before", "after", "change")
 MOST_PARTS = 15
 
 
@@ -140,45 +139,36 @@ def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float 
 def _tables(console: Terminal, text: Texts, compared: Difference) -> None:
     """Prints the difference by kind of time, then by operator."""
     step = Part("step", "", "", compared.before, compared.after)
-    kinds = []
-    for part in (*compared.kinds(), step):
-        line = _line(text, part)
-        kinds.append((line.kind, line.before, line.after, line.change))
-    table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)
-    rows = []
+    parts = (*compared.kinds(), step)
+    kinds = [{"kind": _kind(text, part), **_times(text, part)} for part in parts]
+    table(console, text, "budget", kinds)
+    lines = []
     for part in compared.parts[:MOST_PARTS]:
         if part.difference:
-            line = _line(text, part)
-            rows.append((line.operator, line.shapes, line.before, line.after, line.change))
-    table(console, text, "differences", COMPARED, rows)
+            operator = part.operator or _kind(text, part)
+            if part.operator in CAUSES:
+                operator = text(part.operator)
+            names = {"operator": short(operator, NAME), "shapes": short(part.shapes, 40)}
+            lines.append({**names, **_times(text, part)})
+    table(console, text, "differences", lines)
 
 
-@dataclass(frozen=True)
-class Line:
-    """Cells of a line in the tables of differences."""
-
-    kind: str
-    operator: str
-    shapes: str
-    before: str
-    after: str
-    change: str
+def _kind(text: Texts, part: Part) -> str:
+    return text(KINDS.get(part.kind, part.kind))
 
 
-def _line(text: Texts, part: Part) -> Line:
-    kind = text(KINDS.get(part.kind, part.kind))
-    operator = text(part.operator) if part.operator in CAUSES else part.operator or kind
+def _times(text: Texts, part: Part) -> dict[str, str]:
+    """Cells with the time of a part before and after, and the change."""
     change = with_minus(f"{float(part.difference) / 1e6:+,.3f}")
     if not part.before:
         change = f"{change} ({text('appears')})"
     elif not part.after:
         change = f"{change} ({text('vanishes')})"
-    names = (short(operator, NAME), short(part.shapes, 40))
-    return Line(kind, *names, _ms(part.before), _ms(part.after), change)
+    return {"before": _ms(part.before), "after": _ms(part.after), "change": change}
 
 
 def _ms(span_ns: Fraction) -> str:
-    return f"{float(span_ns) / 1e6:,.3f}"
+    return milliseconds(float(span_ns) / 1e6)
 
 
 def _details(steps: Sequence[Step], compared: Difference, failed: bool) -> Record:

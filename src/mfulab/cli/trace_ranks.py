@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.text import Text
 
-from mfulab.cli.trace_text import NAME, short, table
+from mfulab.cli.trace_text import NAME, milliseconds, short, table
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
@@ -30,23 +30,11 @@ from mfulab.device.system import end_with_parent, has_semaphores
 from mfulab.measurements.read_trace.ranks import SUMMARY, SummaryFile, jobs, keep
 from mfulab.measurements.read_trace.reader import files
 from mfulab.mfu.utilization import of_peak
-from mfulab.tracing.ranks import Job
+from mfulab.tracing.ranks import Job, Skew
 from mfulab.tracing.trace import TraceError
 
 SHOWN = 16  # ranks in a table; of more, only those waited for longest
 LONGEST = 5
-RANKS = ("rank", "step_time", "compute_column", "idle_column", "sending", "waiting", "waited_for")
-SKEWS = (
-    "collective",
-    "group",
-    "ranks_in_group",
-    "calls",
-    "sending",
-    "waiting",
-    "longest_wait",
-    "last",
-)
-WAITS = ("rank", "waits_for", "ms")
 
 
 def run(words: Sequence[str], count: int, as_json: bool, language: str, **options: Any) -> int:
@@ -149,7 +137,6 @@ def _details(job: Job, language: str) -> Record:
     path = None
     if job.path:
         path = {**asdict(job.path), "length_ms": job.path.length_ms}
-    sentence = verdicts.sentence(job.verdict.key, job.verdict.numbers, language)
     return {
         **fields,
         "ranks_read": len(job.ranks),
@@ -157,7 +144,7 @@ def _details(job: Job, language: str) -> Record:
         "mfu_percent": _mfu(job),
         "verdict": job.verdict.key,
         "verdict_numbers": job.verdict.numbers,
-        "verdict_sentence": sentence,
+        "verdict_sentence": verdicts.say(job.verdict, language),
         "critical_path": path,
         "critical_path_sentence": path_sentence(job, language) or None,
     }
@@ -172,26 +159,35 @@ def _show(job: Job, language: str) -> None:
         shown = f"{'≥ ' if job.is_part else ''}{percent(mfu)} %"
     world = job.world_size or len(job.ranks)
     console.print(Text(text("job", ranks=len(job.ranks), world=world, mfu=shown), style="bold"))
-    sentence = verdicts.sentence(job.verdict.key, job.verdict.numbers, language)
-    console.print(Text(sentence, style="yellow"))
+    console.print(Text(verdicts.say(job.verdict, language), style="yellow"))
     critical_path = path_sentence(job, language)
     if critical_path:
         console.print(critical_path)
     _show_ranks(console, text, job)
-    lines = []
-    for skew in job.skews[:LONGEST]:
-        size = ""
-        if skew.bytes:
-            size = f" {quantity(skew.bytes, 'B')}"
-        name = short(skew.kind, NAME // 2) + size
-        counts = short(skew.group, 20), f"{skew.ranks}", f"{skew.calls:.4g}"
-        times = (skew.sending_ms, skew.waiting_ms, skew.longest_wait_ms)
-        lines.append((name, *counts, *(f"{time:,.3f}" for time in times), skew.last))
-    table(console, text, "collectives", SKEWS, lines)
-    waits = [(wait.rank, wait.for_rank, f"{wait.ms:,.3f}") for wait in job.waits[:LONGEST]]
-    table(console, text, "waits", WAITS, waits)
+    table(console, text, "collectives", list(map(_skew_line, job.skews[:LONGEST])))
+    waits = [
+        {"rank": wait.rank, "waits_for": wait.for_rank, "ms": milliseconds(wait.ms)}
+        for wait in job.waits[:LONGEST]
+    ]
+    table(console, text, "waits", waits)
     if job.calls_left_out:
         console.print(Text(text("calls_left_out", count=job.calls_left_out), style="dim"))
+
+
+def _skew_line(skew: Skew) -> dict[str, str]:
+    size = ""
+    if skew.bytes:
+        size = f" {quantity(skew.bytes, 'B')}"
+    return {
+        "collective": short(skew.kind, NAME // 2) + size,
+        "group": short(skew.group, 20),
+        "ranks_in_group": f"{skew.ranks}",
+        "calls": f"{skew.calls:.4g}",
+        "sending": milliseconds(skew.sending_ms),
+        "waiting": milliseconds(skew.waiting_ms),
+        "longest_wait": milliseconds(skew.longest_wait_ms),
+        "last": skew.last,
+    }
 
 
 def _show_ranks(console: Terminal, text: Texts, job: Job) -> None:
@@ -203,7 +199,14 @@ def _show_ranks(console: Terminal, text: Texts, job: Job) -> None:
     lines = []
     for times in ranks:
         mark = " ←" if times.rank == job.slowest else ""
-        numbers = (times.compute_ms, times.idle_ms, times.sending_ms, times.waiting_ms)
-        cells = (f"{number:,.3f}" for number in (*numbers, times.waited_for_ms))
-        lines.append((times.rank + mark, quantity(times.step_ms / 1e3, "s"), *cells))
-    table(console, text, title, RANKS, lines)
+        line = {
+            "rank": times.rank + mark,
+            "step_time": quantity(times.step_ms / 1e3, "s"),
+            "compute_column": milliseconds(times.compute_ms),
+            "idle_column": milliseconds(times.idle_ms),
+            "sending": milliseconds(times.sending_ms),
+            "waiting": milliseconds(times.waiting_ms),
+            "waited_for": milliseconds(times.waited_for_ms),
+        }
+        lines.append(line)
+    table(console, text, title, lines)

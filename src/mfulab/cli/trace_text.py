@@ -3,7 +3,7 @@ kernels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.table import Column, Table
@@ -21,28 +21,19 @@ from mfulab.mfu.job import LinkUse, link_use
 from mfulab.mfu.three_lines import at_least, is_part, three_lines
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.products import Product
+from mfulab.tracing.shares import KernelRow
 
 Row = dict[str, Any]  # columns of a trace
-PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding", "rate")
-OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")
-KERNELS = ("kernel", "calls", "share")
-COLLECTIVES = (
-    "collective",
-    "calls",
-    "size",
-    "processes",
-    "ms",
-    "algorithm_gb_s",
-    "bus_gb_s",
-    "wait",
-)
-MODULES = ("module", "calls", "ms", "share", "flop", "mfu_percent")
+Cells = dict[str, str]  # of a line in a table, by column
 DEEPEST = 5  # levels of modules shown
 LEAST_PERCENT = 2.0  # modules shown, relative to the longest
-GAPS = ("ended_by", "cause", "ms")
-OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
-RANK_SHARES = ("kernel_busy", "communication", "transfer", "waiting")
-RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
+# Shares of a rank's step: columns of the table of ranks, and of the row.
+RANK_SHARES = {
+    "kernel_busy_percent": "kernel_busy_percent",
+    "exposed": "communication_percent",
+    "transfer": "transfer_percent",
+    "waiting": "waiting_percent",
+}
 LONGEST = 5
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
 # Columns with text, which is cut off in a narrow terminal.
@@ -79,7 +70,7 @@ def show(pairs: Sequence[tuple[Read, Row]], language: str, *, all_tables: bool =
             _trace(console, text, read.analysis, row, all_tables)
     rows = [row for _, row in pairs if row["status"] == "ok"]
     if len(rows) > 1:
-        table(console, text, "overview", OVERVIEW, [_overview_line(row, language) for row in rows])
+        table(console, text, "overview", [_overview_line(row, language) for row in rows])
     jobs = defaultdict[str, list[Row]](list)
     for row in rows:
         if row.get("job_ranks"):
@@ -95,18 +86,21 @@ def show(pairs: Sequence[tuple[Read, Row]], language: str, *, all_tables: bool =
 
 def _collectives(console: Terminal, text: Texts, row: Row) -> None:
     kinds = parse_json(row.get("collective_bandwidth") or "[]")
-    lines = list(map(_collective_line, kinds))
-    table(console, text, "collectives", COLLECTIVES, lines)
+    table(console, text, "collectives", list(map(_collective_line, kinds)))
     use = link_use(row)
     if use:
         console.print(text("link_bytes", **_link_numbers(use, row["time_s"])))
 
 
-def _overview_line(row: Row, language: str) -> Sequence[str]:
-    verdict = verdicts.columns(row, language=language)["verdict"]
-    time = quantity(row["time_s"], "s")
-    shares = _share(row["kernel_busy_percent"]), _mfu(row, row["mfu_percent"])
-    return (row["model"], row["device"] or "—", time, *shares, verdict)
+def _overview_line(row: Row, language: str) -> Cells:
+    return {
+        "file": row["model"],
+        "device": row["device"] or "—",
+        "step_time": quantity(row["time_s"], "s"),
+        "kernel_busy_percent": _share(row["kernel_busy_percent"]),
+        "mfu_percent": _mfu(row, row["mfu_percent"]),
+        "verdict": verdicts.columns(row, language=language)["verdict"],
+    }
 
 
 def _link_numbers(use: LinkUse, step_s: float) -> dict[str, str]:
@@ -115,18 +109,24 @@ def _link_numbers(use: LinkUse, step_s: float) -> dict[str, str]:
     return {
         "sent": quantity(use.bytes, "B"),
         "calls": significant(use.calls),
-        "ms": _ms(1e3 * use.busy_s),
+        "ms": milliseconds(1e3 * use.busy_s),
         "share": percent(100 * use.busy_s / step_s),
     }
 
 
-def _collective_line(kind: Row) -> Sequence[str]:
-    counts = f"{kind['calls']}", quantity(kind["bytes"], "B"), f"{kind['processes']}"
-    rates = []
+def _collective_line(kind: Row) -> Cells:
+    rates = {}
     for name in ("algorithm_gb_s", "bus_gb_s"):
-        rate = kind[name]
-        rates.append("—" if rate is None else significant(rate, 3))
-    return (kind["kind"], *counts, _ms(kind["ms"]), *rates, _ms(kind["wait_ms"]))
+        rates[name] = "—" if kind[name] is None else significant(kind[name])
+    return {
+        "collective": kind["kind"],
+        "calls": f"{kind['calls']}",
+        "size": quantity(kind["bytes"], "B"),
+        "processes": f"{kind['processes']}",
+        "ms": milliseconds(kind["ms"]),
+        **rates,
+        "wait": milliseconds(kind["wait_ms"]),
+    }
 
 
 def _job(console: Terminal, text: Texts, rows: Sequence[Row]) -> None:
@@ -141,9 +141,11 @@ def _job(console: Terminal, text: Texts, rows: Sequence[Row]) -> None:
     lines = []
     for row in ranks:
         mark = " ←" if row["rank"] == job["job_slowest_rank"] else ""
-        shares = [_share(row[f"{name}_percent"]) for name in RANK_SHARES]
-        lines.append((f"{row['rank']}{mark}", quantity(row["time_s"], "s"), *shares))
-    table(console, text, "ranks", RANKS, lines)
+        line = {"rank": f"{row['rank']}{mark}", "step_time": quantity(row["time_s"], "s")}
+        for column, name in RANK_SHARES.items():
+            line[column] = _share(row[name])
+        lines.append(line)
+    table(console, text, "ranks", lines)
     if any(row["transfer_percent"] is None and row["communication_percent"] for row in ranks):
         console.print(Text(text("unmatched"), style="dim"))
 
@@ -286,15 +288,17 @@ def _budget(text: Texts, row: Row) -> Table:
         if not value:
             continue
         style = "green" if part == "useful" else ""
-        table.add_row(text(part), _ms(value), f"{100 * value / step:.2f}", style=style)
+        table.add_row(text(part), milliseconds(value), f"{100 * value / step:.2f}", style=style)
         causes = {}
         if part == "idle":
             causes = parse_json(row["idle_causes"] or "{}")
         for cause, time in causes.items():
             if time:
                 ms = time / 1e6 / row["steps"]
-                table.add_row(f"  {text(cause)}", _ms(ms), f"({100 * ms / step:.2f})", style="dim")
-    table.add_row(text("step"), _ms(step), "100", style="bold")
+                table.add_row(
+                    f"  {text(cause)}", milliseconds(ms), f"({100 * ms / step:.2f})", style="dim"
+                )
+    table.add_row(text("step"), milliseconds(step), "100", style="bold")
     return table
 
 
@@ -306,43 +310,50 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row, langu
         console.print(Text(padding))
     wall_ns = analysis.window.length
     products = [_product_line(product, wall_ns, text) for product in analysis.products[:LONGEST]]
-    table(console, text, "products", PRODUCTS, products)
+    table(console, text, "products", products)
     all_roofs = parse_json(row.get("operator_roofline") or "[]")
     roofs = [roof for roof in all_roofs if roof["kind"] in OF_KERNELS]
     operators = [_operator_line(roof, text) for roof in roofs[: 2 * LONGEST]]
-    table(console, text, "operators", OPERATORS, operators)
+    table(console, text, "operators", operators)
     for reason, time_ms in _without_best(roofs, language).most_common(LONGEST):
-        console.print(Text(text("no_best", time=_ms(time_ms), reason=reason), style="dim"))
-    table(console, text, "modules", MODULES, _modules(row))
+        console.print(Text(text("no_best", time=milliseconds(time_ms), reason=reason), style="dim"))
+    table(console, text, "modules", list(_module_lines(row)))
     kernels = [_kernel_line(kernel, wall_ns) for kernel in analysis.kernels[:LONGEST]]
-    table(console, text, "kernels", KERNELS, kernels)
+    table(console, text, "kernels", kernels)
     gaps = []
     for cause, time_ns, name in analysis.gaps:
         if time_ns:
-            gaps.append((short(name, NAME), text(cause), _ms(time_ns / 1e6)))
-    table(console, text, "gaps", GAPS, gaps)
+            ended_by = short(name, NAME)
+            gaps.append(
+                {"ended_by": ended_by, "cause": text(cause), "ms": milliseconds(time_ns / 1e6)}
+            )
+    table(console, text, "gaps", gaps)
     for line in _uncounted_lines(analysis, text):
         console.print(Text(line, style="dim"))
     if row["notes"]:
         console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
 
 
-def _product_line(product: Product, wall_ns: int, text: Texts) -> Sequence[str]:
+def _product_line(product: Product, wall_ns: int, text: Texts) -> Cells:
     """Cells of a matmul in the table of matmuls; unknown ones are empty."""
     plain = product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_")
-    name = short(plain, 24)
-    if product.recomputed:
-        name += f" ({text('recomputation')})"
     shapes = f"{_operands(product)} {product.format or ''}".strip() or product.kernel
-    speed = padding = rate = ""
+    line = {
+        "operator": short(plain, 24),
+        "shapes": short(shapes, 40),
+        "calls": str(product.calls),
+        "share": percent(100 * product.time_ns / wall_ns),
+        **dict.fromkeys(("speed_column", "padding", "rate"), ""),
+    }
+    if product.recomputed:
+        line["operator"] += f" ({text('recomputation')})"
     if product.flops and product.time_ns:
-        speed = quantity(1e9 * product.flops / product.time_ns, "FLOP/s")
+        line["speed_column"] = quantity(1e9 * product.flops / product.time_ns, "FLOP/s")
     if product.executed_ratio is not None:
-        padding = percent(100 * product.executed_ratio - 100)
+        line["padding"] = percent(100 * product.executed_ratio - 100)
     if product.slowdown != 1:
-        rate = percent(100 / product.slowdown)
-    share = percent(100 * product.time_ns / wall_ns)
-    return (name, short(shapes, 40), str(product.calls), share, speed, padding, rate)
+        line["rate"] = percent(100 / product.slowdown)
+    return line
 
 
 def _operands(product: Product) -> str:
@@ -354,17 +365,21 @@ def _operands(product: Product) -> str:
     return " · ".join("×".join(map(str, shape)) for shape in shapes[:3])
 
 
-def _operator_line(roof: Row, text: Texts) -> Sequence[str]:
+def _operator_line(roof: Row, text: Texts) -> Cells:
     """Cells of an operator in the table of operators; a doubtful bound is marked."""
     bound = "—"
     if roof["bound"]:
         bound = text(roof["bound"])
         if roof["doubtful"]:
             bound += text("doubtful")
-    name = short(roof["operator"].removeprefix("aten::"), 30)
-    shapes = short(roof["shapes"] or "", 34)
-    times = [_ms(roof[column]) for column in ("time_ms", "best_ms", "headroom_ms")]
-    return (name, shapes, bound, *times)
+    return {
+        "operator": short(roof["operator"].removeprefix("aten::"), 30),
+        "shapes": short(roof["shapes"] or "", 34),
+        "bound": bound,
+        "ms": milliseconds(roof["time_ms"]),
+        "best": milliseconds(roof["best_ms"]),
+        "headroom": milliseconds(roof["headroom_ms"]),
+    }
 
 
 def _without_best(roofs: Sequence[Row], language: str) -> Counter[str]:
@@ -376,58 +391,54 @@ def _without_best(roofs: Sequence[Row], language: str) -> Counter[str]:
     return times_ms
 
 
-def _kernel_line(kernel: Mapping[str, object], wall_ns: int) -> Sequence[str]:
-    share = 1e11 * float(str(kernel["time_s"])) / wall_ns
-    return (short(str(kernel["kernel"]), NAME), str(kernel["calls"]), percent(share))
+def _kernel_line(kernel: KernelRow, wall_ns: int) -> Cells:
+    return {
+        "kernel": short(kernel["kernel"], NAME),
+        "calls": str(kernel["calls"]),
+        "share": percent(1e11 * kernel["time_s"] / wall_ns),
+    }
 
 
 def _uncounted_lines(analysis: Analysis, text: Texts) -> Iterator[str]:
     """Yields a line for each of the longest operators of unknown FLOPs."""
     longest = sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])
     for name, (time_ns, reason) in longest[:LONGEST]:
-        why = verdicts.sentence(reason.key, reason.numbers, text.language)
+        why = verdicts.say(reason, text.language)
         share = percent(100 * time_ns / analysis.window.length)
         yield text("uncounted_line", name=short(name, 44), share=share, reason=why)
 
 
-def _modules(row: Row) -> Sequence[Sequence[str]]:
-    """Cells of modules and annotated ranges as a tree: ms of a step, share of the step, FLOPs, and
-    MFU during that time."""
+def _module_lines(row: Row) -> Iterator[Cells]:
+    """Yields the cells of modules and annotated ranges as a tree: ms of a step, share of the step,
+    FLOPs, and MFU during that time."""
     modules = parse_json(row.get("module_times") or "[]")
     longest_ms = max((module["ms"] for module in modules), default=0.0)
     least_ms = LEAST_PERCENT / 100 * longest_ms
-    lines = []
     for module in modules:
         if 0 < module["depth"] <= DEEPEST and module["ms"] > least_ms:
-            name = "  " * (module["depth"] - 1) + short(module["name"], 44)
-            share = percent(module["ms"] / 10 / row["time_s"])
-            flops = quantity(module["flops"], "FLOP") if module["flops"] else ""
-            mfu = percent(module["mfu_percent"]) if "mfu_percent" in module else ""
-            lines.append((name, f"{module['calls']}", _ms(module["ms"]), share, flops, mfu))
-    return lines
+            yield {
+                "module": "  " * (module["depth"] - 1) + short(module["name"], 44),
+                "calls": f"{module['calls']}",
+                "ms": milliseconds(module["ms"]),
+                "share": percent(module["ms"] / 10 / row["time_s"]),
+                "flop": quantity(module["flops"], "FLOP") if module["flops"] else "",
+                "mfu_percent": percent(module["mfu_percent"]) if "mfu_percent" in module else "",
+            }
 
 
-def table(
-    console: Terminal, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:
-    """Prints a table without the columns that are empty in every row. In a narrow terminal texts
-    are cut off, numbers never. Prints nothing if there are no rows."""
-    if not rows:
+def table(console: Terminal, text: Texts, title: str, lines: Sequence[Mapping[str, str]]) -> None:
+    """Prints a table of lines with the same columns, without those that are empty in every line. In
+    a narrow terminal texts are cut off, numbers never. Prints nothing if there are no lines."""
+    if not lines:
         return
-    filled = []
-    for index in range(len(names)):
-        if any(row[index] for row in rows):
-            filled.append(index)
+    filled = [name for name in lines[0] if any(line[name] for line in lines)]
     drawn = Table(title=text(title), **TITLED)
-    for name in (names[index] for index in filled):
-        drawn.add_column(
-            _label(text, name),
-            justify="left" if name in TEXTS else "right",
-            no_wrap=name not in TEXTS,
-        )
-    for row in rows:
-        cells = [Text(row[index], no_wrap=True, overflow="ellipsis") for index in filled]
-        drawn.add_row(*cells)
+    for name in filled:
+        is_text = name in TEXTS
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        drawn.add_column(_label(text, name), justify=justify, no_wrap=not is_text)
+    for line in lines:
+        drawn.add_row(*(Text(line[name], no_wrap=True, overflow="ellipsis") for name in filled))
     console.print(drawn)
 
 
@@ -436,7 +447,8 @@ def _label(text: Texts, name: str) -> str:
     return text.within("rungs" if name.endswith("_percent") else "trace")(name)
 
 
-def _ms(value: float | None) -> str:
+def milliseconds(value: float | None) -> str:
+    """Formats milliseconds with three decimals; a dash if unknown."""
     if value is None:
         return "—"
     return f"{value:,.3f}"

@@ -34,6 +34,15 @@ class Judged:
     reason: Said
     flags: tuple[Said, ...] = ()
 
+    @property
+    def columns(self) -> dict[str, Cell]:
+        """Columns of a table that hold the cause and the reason."""
+        return {
+            "verdict": self.cause,
+            "verdict_reason": self.reason.key,
+            "verdict_numbers": packed(self.reason.numbers),
+        }
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -80,7 +89,7 @@ class Account:
         parts = [losses[part] for part in costs if part in losses]
         share = 1.0
         if key == "padded":
-            share = self._padding_ratio
+            share = self.shares.padding_ratio or 0.0
         points = share * sum(part.points for part in parts)
         if points <= 0:
             return None
@@ -134,9 +143,7 @@ class Account:
             return dict.fromkeys(VERDICT)
         verdict = self.verdict
         return {
-            "verdict": verdict.cause,
-            "verdict_reason": verdict.reason.key,
-            "verdict_numbers": packed(verdict.reason.numbers),
+            **verdict.columns,
             "expected_mfu_percent": self.shares.expected_mfu_percent,
             "ofu_percent": self.shares.ofu_percent,
             "verdict_flags": packed_all(verdict.flags),
@@ -150,15 +157,6 @@ class Account:
         if self.note == "no_peak":
             return Said("no_peak", {"precision": self.facts.peaks.effective_precision})
         return Said(str(self.note))
-
-    @property
-    def _padding_ratio(self) -> float:
-        """Share of the model's FLOPs that serves padding instead of tokens; 0 if unknown."""
-        mfu = self.shares.mfu_percent
-        useful = self.shares.useful_mfu_percent
-        if mfu and useful is not None:
-            return 1 - useful / mfu
-        return 0.0
 
 
 VERDICT = tuple(name for name in columns_of.VerdictColumns.model_fields if name != "mfu_note")

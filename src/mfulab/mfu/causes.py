@@ -96,26 +96,19 @@ class Operators:
     others: float
     outside: float  # in no operator
     speed: float  # MFU of the matmuls alone
-    is_measured: bool  # True if that MFU is of the measured ceiling
+    measured: int  # 1 if that MFU is of the measured ceiling, else 0
 
     @property
     def numbers(self) -> Numbers:
         """Numbers for a sentence on the step's operators."""
-        return {
-            "matmuls": self.matmuls,
-            "others": self.others,
-            "outside": self.outside,
-            "speed": self.speed,
-            "measured": int(self.is_measured),
-        }
+        return vars(self)
 
 
 def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
     """Shares of the step by its operators; None without a trace of them, or without MFU."""
     matmuls = facts.traced.matmul_percent
     others = facts.traced.other_operators_percent
-    is_measured = shares.mfu_measured_percent is not None
-    mfu = shares.mfu_measured_percent if is_measured else shares.mfu_percent
+    mfu = first_known(shares.mfu_measured_percent, shares.mfu_percent)
     if not matmuls or others is None or mfu is None:
         return None
     counted = matmuls * (1 - (facts.traced.uncounted_percent or 0) / 100)
@@ -124,7 +117,13 @@ def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
         others = others * (100 - stretched) / (100 - matmuls)
         matmuls = stretched
         counted = mfu
-    return Operators(matmuls, others, 100 - matmuls - others, 100 * mfu / counted, is_measured)
+    return Operators(
+        matmuls=matmuls,
+        others=others,
+        outside=100 - matmuls - others,
+        speed=100 * mfu / counted,
+        measured=int(shares.mfu_measured_percent is not None),
+    )
 
 
 def _emulated_format(seen: Evidence) -> Said | None:
@@ -145,14 +144,10 @@ def _emulated_format(seen: Evidence) -> Said | None:
 
 
 def _padded(seen: Evidence) -> Said | None:
-    mfu = seen.shares.mfu_percent
-    useful = seen.shares.useful_mfu_percent
-    if not mfu or useful is None:
-        return None
-    share = 100 * (1 - useful / mfu)
+    share = 100 * (seen.shares.padding_ratio or 0.0)
     if share < WASTED:
         return None
-    return Said("padded", {"share": share, "useful": useful})
+    return Said("padded", {"share": share, "useful": seen.shares.useful_mfu_percent})
 
 
 def _doubtful_ceiling(seen: Evidence) -> Said | None:

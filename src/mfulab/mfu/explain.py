@@ -14,9 +14,8 @@ from typing import Any
 from rich.cells import cell_len
 
 from mfulab.core.errors import ConfigurationError, unknown
-from mfulab.core.language import Texts
+from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, percent, quantity, with_minus
-from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Numbers, Said, of_source
 from mfulab.device.datasheets import Datasheet
 from mfulab.device.peaks import UNITS, Peak, peak
@@ -131,7 +130,7 @@ class Explanation:
         said = self.peaks.get(row.denominator)
         if said is None:
             return row.denominator
-        return sentence(said.key, said.numbers, text.language)
+        return verdicts.say(said, text.language)
 
     def _reported_lines(self, reported: float, text: Texts) -> "Iterator[Line]":
         """Lines on the combinations that give the reported number, on how many were tried, and on

@@ -3,10 +3,11 @@ part ÷ the step is points of MFU."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NotRequired, Required, TypedDict
 
-from mfulab.core.parts import Record, Row, leave_out
+from mfulab.core.parts import Row, leave_out
+from mfulab.mfu.step import Known
 
-Known = float | None
 Matmul = tuple[str, tuple[int, ...]]  # number format and class of shape
 # From the peak down to MFU, in the order in which the figure takes them off.
 _SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults")
@@ -108,6 +109,51 @@ def _with_useful(spent_ns: Mapping[str, int], useful_ns: int) -> Mapping[str, in
     return _less(spent_ns, others, missing) | {"products": useful_ns}
 
 
+Reason = Mapping[str, Mapping[str, object]]  # key and numbers of a sentence
+
+
+class TracedProduct(TypedDict):
+    """Calls of one matmul in a row's column `products`. `best_ns` is their time if all were as fast
+    as the fastest."""
+
+    format: str | None
+    matmul: Sequence[int] | None  # batch, m, n, k
+    flops: float
+    time_ns: float
+    best_ns: float
+
+
+class TracedOperator(TypedDict, total=False):
+    """Calls of one operator in a row's column `operators`; its last entry sums the rest, without
+    names. `flops` are by number format."""
+
+    kind: Required[str]
+    operator: str
+    shapes: str
+    calls: int
+    reason: Reason | None  # why FLOPs or bytes are unknown
+    time_ns: Required[float]
+    kernel_ns: float
+    launch_ns: float
+    flops: Mapping[str, float] | None
+    bytes: float
+
+
+class OperatorRoof(TypedDict):
+    """Roofline of one operator in a step; what is unknown is None."""
+
+    kind: str
+    operator: str | None
+    shapes: str | None
+    calls: int | None
+    reason: Reason | None
+    time_ms: float
+    bound: str | None
+    best_ms: float | None
+    headroom_ms: float | None
+    doubtful: NotRequired[bool]  # True above the roof
+
+
 def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
     """Key that groups matmuls expected to run at similar speed: sides rounded to powers of two, and
     whether batched."""
@@ -136,19 +182,19 @@ def best_speeds(
 
 
 def best_time(
-    products: Sequence[Row], measured: Mapping[Matmul, float]
-) -> tuple[float | None, str | None]:
+    products: Sequence[TracedProduct], measured: Mapping[Matmul, float]
+) -> tuple[Known, str | None]:
     """Returns the matmuls' time at the best speed known for each shape ÷ their time, and the source
-    of these speeds: `trace`, `matmul_runs` or `both`. None without matmuls. `best_ns` of `products`
-    is the time of their calls if all were as fast as the fastest. `measured` are TFLOP/s of the
-    best matmul by format and `shape_class`."""
+    of these speeds: `trace`, `matmul_runs` or `both`. None without matmuls. `measured` are TFLOP/s
+    of the best matmul by format and `shape_class`."""
     total_ns = sum(product["time_ns"] for product in products)
     best = 0.0
     sources = set[str]()
     for product in products:
         rate = None
         if product["matmul"]:
-            rate = measured.get((product["format"], shape_class(*product["matmul"])))
+            shape = shape_class(*product["matmul"])
+            rate = measured.get((product["format"] or "", shape))
         measured_ns = product["flops"] / rate / 1e3 if rate else math.inf
         best += min(measured_ns, product["best_ns"])
         sources |= {"matmul_runs" if measured_ns < product["best_ns"] else "trace"}
@@ -158,50 +204,53 @@ def best_time(
 
 
 def of_operators(
-    operators: Sequence[Row],
+    operators: Sequence[TracedOperator],
     peaks: Mapping[str, float],
-    memory_gb_s: float | None,
+    memory_gb_s: Known,
     steps: int,
-) -> list[Record]:
-    """Roofline of each operator of a step, the largest gain first: Williams et al. 2009,
-    doi:10.1145/1498765.1498785. The best time is the longest of three: FLOPs ÷ peak in TFLOP/s
-    (bound by `compute`), bytes ÷ bandwidth in GB/s (`memory`), kernels × the shortest kernel
-    (`launch`). Bytes are a lower bound, so the best time is too. `headroom_ms` is the kernels' own
-    time − the best time; `doubtful` rows ran above the roof. Nothing is clipped."""
-    roofs: list[Record] = []
+) -> list[OperatorRoof]:
+    """Roofline of each operator of a step, the largest gain first. The best time is the longest of
+    three: FLOPs ÷ peak in TFLOP/s (bound by `compute`), bytes ÷ bandwidth in GB/s (`memory`),
+    kernels × the shortest kernel (`launch`). Bytes are a lower bound, so the best time is too.
+    `headroom_ms` is the kernels' own time − the best time; `doubtful` rows ran above the roof.
+    Nothing is clipped."""
+    bounded = list[OperatorRoof]()
+    unbounded = list[OperatorRoof]()
     for operator in operators:
-        names = ("kind", "operator", "shapes", "calls", "reason")
-        row: Record = {name: operator.get(name) for name in names}
-        row |= {
-            "time_ms": operator["time_ns"] / 1e6 / steps,
-            "bound": None,
-            "best_ms": None,
-            "headroom_ms": None,
-        }
+        roof = OperatorRoof(
+            kind=operator["kind"],
+            operator=operator.get("operator"),
+            shapes=operator.get("shapes"),
+            calls=operator.get("calls"),
+            reason=operator.get("reason"),
+            time_ms=operator["time_ns"] / 1e6 / steps,
+            bound=None,
+            best_ms=None,
+            headroom_ms=None,
+        )
         flops = operator.get("flops")
-        if flops is not None and memory_gb_s and not flops.keys() - peaks.keys():
+        if flops is None:
+            unbounded.append(roof)
+        elif not memory_gb_s or flops.keys() - peaks.keys():
+            roof["reason"] = {"no_roof": {}}
+            unbounded.append(roof)
+        else:
             compute_ns = sum(count / peaks[name] for name, count in flops.items()) / 1e3
-            times = {"compute": compute_ns, "memory": operator["bytes"] / memory_gb_s}
-            times["launch"] = float(operator["launch_ns"])
-            bound = max(times, key=lambda name: times[name])
-            left = operator["kernel_ns"] - times[bound]
-            row |= {
-                "bound": bound,
-                "best_ms": times[bound] / 1e6 / steps,
-                "headroom_ms": left / 1e6 / steps,
-            }
-            row["doubtful"] = left < 0
-        elif flops is not None:
-            row["reason"] = {"no_roof": {}}
-        roofs.append(row)
-    bounded = [row for row in roofs if row["bound"]]
-    bounded.sort(key=lambda row: -row["headroom_ms"])
-    unbounded = [row for row in roofs if not row["bound"]]
-    unbounded.sort(key=lambda row: -row["time_ms"])
+            times_ns = {"compute": compute_ns, "memory": operator["bytes"] / memory_gb_s}
+            times_ns["launch"] = float(operator["launch_ns"])
+            bound = max(times_ns, key=lambda name: times_ns[name])
+            left_ns = operator["kernel_ns"] - times_ns[bound]
+            roof["bound"] = bound
+            roof["best_ms"] = times_ns[bound] / 1e6 / steps
+            roof["headroom_ms"] = left_ns / 1e6 / steps
+            roof["doubtful"] = left_ns < 0
+            bounded.append(roof)
+    bounded.sort(key=lambda roof: -(roof["headroom_ms"] or 0.0))
+    unbounded.sort(key=lambda roof: -roof["time_ms"])
     return bounded + unbounded
 
 
-def attainable_s(roofs: Sequence[Row], executed_ratio: float | None = None) -> float | None:
+def attainable_s(roofs: Sequence[OperatorRoof], executed_ratio: Known = None) -> Known:
     """Seconds of a step if each operator of `of_operators` took its best time, or its own if that
     is unknown, and nothing waited. Known padding of matmuls remains, as operations executed ÷
     counted. None if no matmul has a best time."""
@@ -211,7 +260,8 @@ def attainable_s(roofs: Sequence[Row], executed_ratio: float | None = None) -> f
     for roof in roofs:
         if roof["kind"] in ("idle", "input_wait"):
             continue
-        time_ms = roof["best_ms"] if roof["bound"] else roof["time_ms"]
+        best_ms = roof["best_ms"]
+        time_ms = roof["time_ms"] if best_ms is None else best_ms
         if roof["kind"] == "products" and roof["bound"] == "compute":
             time_ms *= executed_ratio or 1.0
         total_ms += time_ms

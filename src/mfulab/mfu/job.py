@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from mfulab.core.columns import Rank
 from mfulab.core.files import parse_json
-from mfulab.core.parts import Record
+from mfulab.core.parts import Record, Row
 from mfulab.mfu.step import Known, group
 from mfulab.mfu.utilization import of_peak, percent, tflop_s, total
 
@@ -29,7 +29,6 @@ BUS: Mapping[str, Callable[[int], float]] = {
     **dict.fromkeys(("allgather", "reducescatter", "alltoall"), lambda n: (n - 1) / n),
 }
 MOST = 20  # kinds and sizes of collectives in one cell
-Row = Mapping[str, Any]
 Place = TypeVar("Place")  # a rank, or a device of one
 Collective = tuple[str, int, int | None]  # kind, bytes and processes
 
@@ -142,7 +141,7 @@ def bandwidths(ranks: Sequence[Row]) -> str | None:
     return json.dumps(list(map(vars, found[:MOST])))
 
 
-def link_bytes(row: Row) -> float | None:
+def link_bytes(row: Row) -> Known:
     """Bytes that the collectives of a step send over a link of their process; None if sizes are
     unknown."""
     use = link_use(row)

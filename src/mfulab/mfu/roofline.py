@@ -8,7 +8,7 @@ from mfulab.core.said import Said, said_by
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.flops.memory import training_memory
-from mfulab.mfu.utilization import TERA, of_peak
+from mfulab.mfu.utilization import TERA, of_peak, roof
 from mfulab.mfu.work import Mode, Work
 
 EVENLY = "Experts: read as often as tokens choose them if routed evenly at random, E·(1 - (1 - k/E)^tokens) of E."
@@ -70,11 +70,11 @@ def expected(
     device's memory in bytes. Raises ConfigurationError if nothing multiplies."""
     products_s = others_s = by_compute_s = 0.0
     for operation in counted.operations:
-        compute_s = operation.executed_flops / peak_flop_s
-        moving_s = operation.elements * element_bytes / memory_byte_s
-        products_s += max(compute_s, moving_s)
-        if compute_s >= moving_s:
-            by_compute_s += compute_s
+        moved = operation.elements * element_bytes
+        bound = roof(operation.executed_flops, peak_flop_s, moved, memory_byte_s)
+        products_s += bound.seconds
+        if bound.by_compute:
+            by_compute_s += bound.compute_s
         others_s += operation.other_elements * element_bytes / memory_byte_s
     if not products_s:
         raise ConfigurationError(Said("nothing_multiplies"))

@@ -163,6 +163,13 @@ class Shares:
     expected_mfu_percent: Known = None  # OFU, as the tensor pipe saw it
     ofu_percent: Known = None  # the same without padding and slow instructions
 
+    @property
+    def padding_ratio(self) -> Known:
+        """Share of the model's FLOPs that serves padding instead of tokens; None if unknown."""
+        if not self.mfu_percent or self.useful_mfu_percent is None:
+            return None
+        return 1 - self.useful_mfu_percent / self.mfu_percent
+
 
 def number(value: object) -> Known:
     """Converts a cell to a float; None for an empty one, text, a flag, NaN and infinities."""

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.core.said import packed
 from mfulab.device.vendors import kinds
 from mfulab.mfu import account
-from mfulab.mfu.account import Judged
 from mfulab.mfu.causes import BY_BATCH, BY_KEY, Cause
 from mfulab.mfu.models import names
 from mfulab.mfu.step import Cell, number
@@ -214,17 +212,6 @@ def most_saved(row: Row, language: str = "en") -> str:
     if shown[0] == shown[1]:  # shows that the part is nearly, but not all of, the step
         shown = significant(part, 4), significant(step, 4)
     return text("saves", part=shown[0], step=shown[1], unit=unit)
-
-
-def verdict_of(judged: Judged) -> dict[str, str | None]:
-    """Columns of a row that hold a verdict, without its flags, which are shown elsewhere."""
-    numbers = packed(judged.reason.numbers)
-    return {
-        "verdict": judged.cause,
-        "verdict_reason": judged.reason.key,
-        "verdict_numbers": numbers,
-        "verdict_flags": None,
-    }
 
 
 def tried_config(row: Row) -> str:

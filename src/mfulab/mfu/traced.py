@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Row
 from mfulab.core.said import Said, packed_all
 from mfulab.device.datasheets import UnknownDeviceError, find
 from mfulab.device.peaks import peak
@@ -29,7 +30,6 @@ from mfulab.mfu.utilization import TERA, percent, product, ratio, tflop_s, weigh
 
 # % of a trace's matmuls' time: if matmuls of unknown FLOPs take more, it has no MFU.
 MOST_UNCOUNTED = 50.0
-TraceRow = Mapping[str, Any]
 Bests = Mapping[headroom.Matmul, float]  # TFLOP/s
 
 
@@ -49,7 +49,7 @@ class _Counts:
         return ratio(weighted_peak_flop_s(flops, peaks), TERA)
 
 
-def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cell]:
+def trace_columns(row: Row, measured: Bests | None = None) -> dict[str, Cell]:
     """Joined columns of one row read from a trace. MFU is the share of the step that the FLOPs
     would take at the peaks of their formats: the peak is the FLOP-weighted harmonic mean.
     `measured` are the best matmuls of this device."""
@@ -89,7 +89,7 @@ def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cel
     }
 
 
-def _facts(row: TraceRow, counts: _Counts, bandwidth_gb_s: Known, best_ratio: Known) -> StepFacts:
+def _facts(row: Row, counts: _Counts, bandwidth_gb_s: Known, best_ratio: Known) -> StepFacts:
     is_ok = row.get("status") == "ok"
     weighted = counts.weighted_tflop_s(counts.needed)
     work = replace(
@@ -114,7 +114,7 @@ def _facts(row: TraceRow, counts: _Counts, bandwidth_gb_s: Known, best_ratio: Kn
     )
 
 
-def _counts(row: TraceRow) -> _Counts:
+def _counts(row: Row) -> _Counts:
     needed = _cell(row, "flops_by_format", {})
     executed = _cell(row, "executed_by_format", {})
     given = _cell(row, "given_peaks", {})
@@ -128,20 +128,18 @@ def _counts(row: TraceRow) -> _Counts:
     return _Counts(needed, executed, peaks_tflop_s, missing)
 
 
-def _cell(row: TraceRow, name: str, empty: object) -> Any:
+def _cell(row: Row, name: str, empty: object) -> Any:
     return parse_json(row.get(name) or json.dumps(empty))
 
 
-def _bandwidth_gb_s(row: TraceRow) -> Known:
+def _bandwidth_gb_s(row: Row) -> Known:
     device = row.get("device")
     if device:
         return peak(device, "fp32", row.get("units")).memory_gb_s
     return None
 
 
-def _peak(
-    row: TraceRow, precision: str, given: Mapping[str, float]
-) -> tuple[float | None, Said | None]:
+def _peak(row: Row, precision: str, given: Mapping[str, float]) -> tuple[float | None, Said | None]:
     """Peak of a format in TFLOP/s, or the reason why it is unknown."""
     device = row.get("device")
     units = row.get("units")
@@ -160,7 +158,7 @@ def _peak(
     return None, Said(why, {"device": device, "precision": precision})
 
 
-def _without_mfu(row: TraceRow, step: Account, counts: _Counts) -> Said | None:
+def _without_mfu(row: Row, step: Account, counts: _Counts) -> Said | None:
     """Reason why a trace has no MFU; None if it has one, or if the trace was not read."""
     if row.get("status") != "ok" or step.shares.mfu_percent is not None:
         return None

@@ -126,13 +126,13 @@ def slowdown_of(kernel: str, product_format: str | None, capability: tuple[int, 
 
 def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | None:
     """Operations that a kernel executes ÷ its counted FLOPs, where attention counts in full. None
-    if unknown."""
+    if unknown, or if a side of a matmul is 0."""
     if recorded.attention:
         return _attention(kernel, *recorded.attention)
     tile = tile_of(kernel)
     if tile and recorded.convolution:
         return _convolution(kernel, tile, *recorded.convolution)
-    if tile is None or recorded.matmul is None:
+    if tile is None or recorded.matmul is None or 0 in recorded.matmul:
         return None
     batch, m, n, k = recorded.matmul
     return _tiled(m, n, tile, blocks, batch) * _padding(k, tile[2])

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mfulab.core.errors import EXTRAS, UnsupportedError, is_checkout
+from mfulab.core.errors import EXTRAS, UnsupportedError, installs
 from mfulab.core.parts import Content
 from mfulab.core.said import Said, of_source
 from mfulab.tracing.communication import communicates
@@ -91,10 +91,7 @@ def fault(error: BaseException) -> str:
 def lacking(wanted: str, package: str) -> Said:
     """Reason why a file cannot be read without a package, and how to install it. `wanted` is the
     message key of what is read."""
-    key = "pip"
-    if is_checkout():
-        key = "pip_in_checkout"
-    install = Said(key, {"extra": EXTRAS[package]})
+    install = installs(EXTRAS[package])
     return Said("needs_package", {"wanted": Said(wanted), "package": package, "install": install})
 
 
@@ -127,7 +124,7 @@ def _is_shape(shape: list[Any]) -> bool:
     """True for the shape of a tensor, or a list of such shapes."""
     if any(isinstance(side, list) for side in shape):
         return all(isinstance(side, list) and _is_shape(side) for side in shape)
-    return all(isinstance(side, int) and 0 <= side < MOST_ELEMENTS for side in shape)
+    return all(type(side) is int and 0 <= side < MOST_ELEMENTS for side in shape)
 
 
 @dataclass(frozen=True, order=True)

@@ -11,30 +11,40 @@ from mfulab.core.groups import ModelConfig
 from mfulab.core.parts import Row, pick_present
 from mfulab.device.peaks import Peak
 from mfulab.loop.goodput.pages import METRICS, Page
-from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
+from mfulab.mfu.utilization import (
+    GIGA,
+    TERA,
+    of_peak,
+    percent,
+    product,
+    ratio,
+    roof,
+    tflop_s,
+    total,
+)
 from mfulab.models import decoders
 from mfulab.models.work import work_of
 
 COLUMNS = (
-    *(
-        "running",
-        "waiting",
-        "cache_percent",
-        "requests_per_s",
-        "prompt_tokens_per_s",
-        "generated_tokens_per_s",
-    ),
-    *(
-        "ttft_s",
-        "tpot_s",
-        "utilization_percent",
-        "tflop_s",
-        "counted_tflop_s",
-        "read_gb_s",
-        "mbu_percent",
-    ),
-    *("prefill_mfu_percent", "decode_mfu_percent", "mfu_percent", "attainable_mfu_percent"),
-    *("held_percent", "kept_percent"),
+    "running",
+    "waiting",
+    "cache_percent",
+    "requests_per_s",
+    "prompt_tokens_per_s",
+    "generated_tokens_per_s",
+    "ttft_s",
+    "tpot_s",
+    "utilization_percent",
+    "tflop_s",
+    "counted_tflop_s",
+    "read_gb_s",
+    "mbu_percent",
+    "prefill_mfu_percent",
+    "decode_mfu_percent",
+    "mfu_percent",
+    "attainable_mfu_percent",
+    "held_percent",
+    "kept_percent",
 )
 LENGTHS = (64, 128)  # tokens: costs at these two lengths give the cost at any other
 
@@ -175,10 +185,10 @@ def _attainable(
     """
     if flops is None or moved is None or peak.spec is None or peak.memory_gb_s is None:
         return None
-    compute_s = flops / peak.spec / 1e12
-    prefill_s = min(prefill or 0.0, flops) / peak.spec / 1e12
-    memory_s = moved / peak.memory_gb_s / 1e9
-    return of_peak(flops, prefill_s + max(compute_s - prefill_s, memory_s), peak.spec)
+    peak_flop_s = TERA * peak.spec
+    prefill_flops = min(prefill or 0.0, flops)
+    decoding = roof(flops - prefill_flops, peak_flop_s, moved, GIGA * peak.memory_gb_s)
+    return of_peak(flops, prefill_flops / peak_flop_s + decoding.seconds, peak.spec)
 
 
 def _missing(

@@ -175,7 +175,10 @@ class Measurement:
             undo.callback(setattr, Measurement, "_running", None)
             try:
                 with torch._C.DisableTorchFunction():
-                    opened = self._begin(undo)
+                    self._laps = Laps()
+                    opened = OpenWindow(
+                        self._loop, self.device, self._given, self._dtype, self._laps, undo
+                    )
             except Exception as error:
                 _warn(f"nothing is measured here: {type(error).__name__}: {error}")
                 return self
@@ -187,10 +190,6 @@ class Measurement:
     def _note(self, span: str, facts: Row | None = None) -> None:
         if self.journal:
             self.journal.mark(span, **(facts or {}))
-
-    def _begin(self, undo: ExitStack) -> OpenWindow:
-        self._laps = Laps()
-        return OpenWindow(self._loop, self.device, self._given, self._dtype, self._laps, undo)
 
     @property
     def _phases(self) -> Phases:

@@ -23,7 +23,7 @@ from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.costs import Cost, Flops
 from mfulab.mfu.causes import OTHERS
 from mfulab.mfu.step import Known, StepPeaks
-from mfulab.mfu.utilization import default_basis, weights
+from mfulab.mfu.utilization import GIGA, TERA, default_basis, roof, weights
 from mfulab.timing.best_matmul import (
     CAREFUL,
     best_bandwidth,
@@ -238,9 +238,7 @@ def attainable_s(
     """Seconds of a step with each product on its own roofline and all other operators fused away,
     or the reason why they are unknown.
 
-    A product takes the longer of FLOPs ÷ rate and bytes ÷ bandwidth: Williams et al. 2009,
-    doi:10.1145/1498765.1498785. If the last cache holds all that a step moves, memory takes no
-    time.
+    If the last cache holds all that a step moves, memory takes no time.
     """
     if not cost.products:
         return None, Said("bytes_unknown")
@@ -256,7 +254,8 @@ def attainable_s(
         return None, gb_s
     seconds = 0.0
     for (key, flops, size), calls in cost.products.items():
-        seconds += calls * max(flops / (rates[key] or 1.0) / 1e12, size / gb_s / 1e9)
+        peak_flop_s = TERA * (rates[key] or 1.0)
+        seconds += calls * roof(flops, peak_flop_s, size, GIGA * gb_s).seconds
     return seconds / steps, None
 
 

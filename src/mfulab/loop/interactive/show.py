@@ -16,7 +16,7 @@ from mfulab.core.terminal import Terminal
 from mfulab.device.samplers.reading import UNTOLD, Reading
 from mfulab.mfu import ladder
 from mfulab.mfu.account import Judged
-from mfulab.mfu.three_lines import ThreeLines, device_of, three_lines, verdict_of
+from mfulab.mfu.three_lines import ThreeLines, device_of, three_lines
 from mfulab.mfu.utilization import percent as percent_of
 from mfulab.mfu.utilization import ratio
 from mfulab.timing.statistics import FEWEST_WINDOWS
@@ -215,7 +215,7 @@ def _flags(verdict: Judged | None, language: str) -> tuple[list[str], list[str]]
     disturbing: list[str] = []
     others: list[str] = []
     for flag in verdict.flags if verdict else ():
-        sentence = verdicts.sentence(flag.key, flag.numbers, language)
+        sentence = verdicts.say(flag, language)
         if flag.key in DISTURBING:
             disturbing.append(sentence)
         else:
@@ -271,7 +271,7 @@ def _three_lines(window: Finished, language: str) -> ThreeLines:
     name = values.get("model") or Texts(language, "lines")("loop")
     shown = {"device": getattr(window, "device", ""), **values}
     if window.verdict is not None:
-        shown |= verdict_of(window.verdict)
+        shown |= {**window.verdict.columns, "verdict_flags": None}  # flags are shown apart
     return three_lines(shown, name, device_of(shown), language)
 
 
