@@ -1,6 +1,7 @@
 """Builds the tables that figures and page read, from the rows of many runs on one or several
 machines."""
 
+import gc
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from mfulab.measurements.registry import NO_MACHINE, TABLES
 from mfulab.mfu import headroom, join, traced
 from mfulab.mfu import job as jobs
 
+OBJECTS_MADE = 100_000  # allocations between garbage collections; Python's default is 700 to 2,000
 PUBLIC = "public"  # folder of public traces and runs, of other people's machines
 # in a run's name; equal names without it are the same step
 PRECISION = re.compile(r"\bprecision=\w+")
@@ -188,7 +190,8 @@ def joined(records: Records) -> Records:
         columns = join.profile_columns(
             row, flops.get(row["flops_run"], {}), *machines.of(row), fp32_time_s
         )
-        jobs.rank_rows({**row, **columns})  # raises here if invalid; `write` uses the result
+        if row.get("ranks"):
+            jobs.rank_rows({**row, **columns})  # raises here if invalid; `write` uses the result
         return columns
 
     def matmul_columns(row: Record) -> Record:
@@ -309,4 +312,6 @@ def _series(collected: Collected) -> list[Record]:
 def save(out: Path, manifest: Sequence[Path], **sources: Any) -> None:
     """Writes the tables of the experiments `manifest` and of further `sources`, arguments of
     `collect`, to `out`."""
+    # Rows live as long as the command does; each collection visited them all.
+    gc.set_threshold(OBJECTS_MADE)
     write(collect(manifest, **sources), out)
