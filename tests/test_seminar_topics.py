@@ -12,7 +12,7 @@ from support.shared import leave_figures
 from mfulab.cli.main import main
 from mfulab.core.yaml_text import LONGEST
 from mfulab.lab.planning import keys
-from mfulab.lab.report import figures, frames, topics
+from mfulab.lab.report import evidence, figures, frames, topics
 from mfulab.lab.tables import seminar_texts
 from mfulab.lab.tables.columns import columns, counters
 from mfulab.lab.tables.seminar import recompute
@@ -55,9 +55,9 @@ def known() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def recorded(tables_of_recordings) -> topics.Evidence:
+def recorded(tables_of_recordings) -> evidence.Evidence:
     """The recordings that the project ships, and its notebook."""
-    return topics.Evidence(frames.read(tables_of_recordings)[0], ROOT / "config", NOTEBOOK)
+    return evidence.Evidence(frames.read(tables_of_recordings)[0], ROOT / "config", NOTEBOOK)
 
 
 def topic(where: str, shown: str = "roofline") -> topics.Topic:
@@ -105,7 +105,7 @@ def test_a_name_without_rows_is_found(recorded, name):
 
 def test_a_column_without_a_value_is_found(recorded, one_figure):
     matmul = recorded.tables["matmul"].assign(counters="")
-    emptied = topics.Evidence(
+    emptied = evidence.Evidence(
         recorded.tables | {"matmul": matmul}, recorded.config, recorded.notebook
     )
     item = topic("columns `host_to_device_pinned_s`, `time_s`; model `gpt2`")

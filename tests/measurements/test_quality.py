@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from support.slow import few
+from torch import nn
 
 from mfulab.core.groups import DeviceConfig
 from mfulab.measurements.quality import QualityConfig
@@ -62,6 +63,15 @@ def test_what_is_made_of_the_trained_model_has_its_weights(whole, way):
     assert not (whole[4].weight == 0).any()  # the whole model stays as it was
 
 
+@pytest.mark.parametrize("pooled", [0, 1])
+def test_repeated_pooling_adds_no_module_to_other_networks(pooled):
+    """So their recorded times are still of the same modules."""
+    expected = [nn.Sequential, (nn.Identity, nn.MaxPool2d)[pooled], nn.Sequential, nn.Flatten]
+    expected += [nn.Linear, nn.ReLU, nn.Linear]
+    assert [type(layer) for layer in small_digits(pooled=pooled)] == expected
+    assert len(small_digits(pooled=2)) == len(expected) + 1
+
+
 def test_a_teacher_is_seven_tenths_of_the_loss_at_four_degrees(monkeypatch, whole):
     asked = []
 
@@ -86,7 +96,14 @@ def test_a_teacher_is_seven_tenths_of_the_loss_at_four_degrees(monkeypatch, whol
 
 @pytest.mark.parametrize(
     ("way", "flops", "bytes_"),
-    few([("pooled", 299_520, 287_016), ("student", 0.1, 0.1), ("bf16", 1_135_104, 536_724)]),
+    few(
+        [
+            ("repeatedly_pooled", 201_216, 90_408),
+            ("pooled", 299_520, 287_016),
+            ("student", 0.1, 0.1),
+            ("bf16", 1_135_104, 536_724),
+        ]
+    ),
 )
 def test_a_row_holds_both_models_and_an_interval(monkeypatch, way, flops, bytes_):
     monkeypatch.setattr(training, "EPOCHS", 1)

@@ -10,8 +10,9 @@ from support.said import refused
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ExecutionConfig
+from mfulab.mfu.models import model_config
 from mfulab.models import execution
-from mfulab.models.build import Batch
+from mfulab.models.build import Batch, build
 
 LINEAR = torch.nn.Linear(4, 2)
 BATCH = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))
@@ -66,6 +67,18 @@ def test_what_cannot_be_scripted_is_unsupported():
 
     with refused(UnsupportedError, "jit_cannot", mode="script"):
         execution.issue(Model(), BATCH, mode("script"))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "gpt2"])
+def test_a_model_whose_configuration_has_no_source_is_one_sentence(name):
+    model = build(model_config(name))
+    with refused(UnsupportedError, "jit_no_source", mode="script"):
+        execution.issue(model, BATCH, mode("script"))
+
+
+def test_a_file_that_cannot_be_read_is_no_missing_source():
+    refusal = execution._refusal(FileNotFoundError(2, "gone"), "script")
+    assert refusal.key == "jit_cannot"
 
 
 def test_channels_last():

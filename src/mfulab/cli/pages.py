@@ -87,7 +87,7 @@ def slides(**options: Any) -> None:
 @AS_JSON
 def topics(**options: Any) -> int:
     """Counts the seminar's topics."""
-    from mfulab.lab.report.topics import show
+    from mfulab.lab.report.evidence import show
 
     return show(**options)
 

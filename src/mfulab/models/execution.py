@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from mfulab.core.errors import UnsupportedError, is_out_of_memory
 from mfulab.core.files import scratch
 from mfulab.core.groups import ExecutionConfig
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.device import is_gpu, require_cuda
 from mfulab.models.build import Batch, LogitsOnly
 
@@ -101,11 +101,16 @@ def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..
         except Exception as error:
             if is_out_of_memory(error):  # tracing runs the model
                 raise
-            # TorchScript rejects a model's Python code with many kinds of errors, none of them
-            # about this device.
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            numbers: Numbers = {"mode": mode, "verb": mode, "error": lines[0].strip()}
-            raise UnsupportedError(Said("jit_cannot", numbers)) from error
+            raise UnsupportedError(_refusal(error, mode)) from error
+
+
+def _refusal(error: Exception, mode: str) -> Said:
+    """Says why TorchScript rejects a model. Its many kinds of errors are about the model's Python
+    code, never about this device."""
+    if isinstance(error, OSError) and error.errno is None:  # of `inspect.getsource`
+        return Said("jit_no_source", {"mode": mode})
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return Said("jit_cannot", {"mode": mode, "verb": mode, "error": lines[0].strip()})
 
 
 def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:

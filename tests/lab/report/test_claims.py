@@ -516,6 +516,14 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["gain"] < 1 and gains(said) and near(said["gain"] * said["loss"], 1)
     ),
     ("time_by_batch_size", "least_gains"): lambda _, said: said["gain"] > 1 and gains(said),
+    ("tokens_per_joule", "finding"): lambda _, said: (
+        said["small"]["batch_size"] < said["large"]["batch_size"]
+        and said["small"]["model"] == said["large"]["model"]
+        and near(said["small"]["tokens_per_j"] * said["factor"], said["large"]["tokens_per_j"])
+        and near(
+            said["large"]["tokens_per_j"] * said["large"]["power_w"], said["large"]["tokens_per_s"]
+        )
+    ),
     ("training_phases", "faster"): lambda _, said: (
         said["row"]["apart"]
         and near(said["factor"], said["row"]["samples_per_s"] / said["row"]["samples_per_s_plain"])
@@ -667,6 +675,7 @@ APART = {
     "quantised": {"finding", "finding_slower", "slowest", "bandwidth"},
     "subnormals": {"finding", "zero", "least"},
     "time_by_batch_size": {"finding", "least_gains", "least_loses"},
+    "tokens_per_joule": {"finding"},
     "training_phases": {"faster", "traded"},
 }
 WIDE = 1e6  # a factor that no two recorded times are apart

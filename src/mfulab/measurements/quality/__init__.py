@@ -11,7 +11,9 @@ from mfulab.core.rows import Percent, Row, column, counter_column, json_column
 
 Pruned = Literal["masked", "structured", "two_of_four"]
 Bits = Literal["bf16", "dynamic_int8", "static_int8", "weight_int8"]
-Compression = Literal["none", "pooled", "separable", Pruned, Bits, "student", "distilled"]
+Compression = Literal[
+    "none", "pooled", "repeatedly_pooled", "separable", Pruned, Bits, "student", "distilled"
+]
 
 
 class QualityConfig(StepConfig):

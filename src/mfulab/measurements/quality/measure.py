@@ -35,7 +35,8 @@ TEMPERATURE = 4.0  # softens the logits of teacher and student
 ROUNDS = 15
 WINDOW_S = 0.03
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "pooled": {"pooled": True},
+    "pooled": {"pooled": 1},
+    "repeatedly_pooled": {"pooled": 2},
     "separable": {"separable": True},
     "student": {"channels": 4, "hidden": 32},
     "distilled": {"channels": 4, "hidden": 32},

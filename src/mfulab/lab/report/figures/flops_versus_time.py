@@ -10,7 +10,12 @@ TOPIC = "flops"
 ORDER = 2
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 # Compression in the table `quality` by which each model saves FLOPs.
-TRAINED = {"pooled_cnn": "pooled", "separable_cnn": "separable", "pruned_cnn": "structured"}
+TRAINED = {
+    "pooled_cnn": "pooled",
+    "repeatedly_pooled_cnn": "repeatedly_pooled",
+    "separable_cnn": "separable",
+    "pruned_cnn": "structured",
+}
 PARTS = dict(zip(("flops", "time"), style.PALETTE, strict=False))
 MOST = 8
 
