@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.drawn import repeatable
 from support.said import heard
 
 from mfulab.lab.report.figures import equal_devices
@@ -12,10 +13,9 @@ from mfulab.lab.report.figures import equal_devices
 def tables(times: dict[str, float], run: str = "model=a,batch_size=4") -> dict[str, pd.DataFrame]:
     """One run's time on each machine."""
     shared = {"recorded": False, "run": run, "status": "ok", "started_at": "", "commit": ""}
-    shared |= dict.fromkeys(("time_ci_low_s", "time_ci_high_s"), float("nan"))
     shared |= {"doubtful": False, "doubts": 0, "reach": 1.0}
     rows = [{**shared, "hardware": machine, "time_s": time} for machine, time in times.items()]
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(map(repeatable, rows))
     return {"profile": table, "matmul": table.iloc[:0]}
 
 

@@ -52,7 +52,7 @@ def test_of_several_machines_each_sentence_names_its_own(tmp_path):
 
 
 def test_equal_and_extreme_times(tmp_path):
-    [equal] = said(tmp_path, row(), row("masked", 0.5))["finding"]
+    [equal] = said(tmp_path, row(), row("masked", 0.5))["finding_alike"]
     assert (equal["best"]["relative"], equal["best"]["left"]) == (100, 50)
     [slower] = said(tmp_path, row(), row("structured", 0.3, 0.5))["finding_slower"]
     assert slower["factor"] == pytest.approx(50)

@@ -49,10 +49,12 @@ def test_the_bubble_is_that_of_the_busiest_rank(invented):
 
 def test_speeds_that_are_alike_or_doubtful_are_not_ordered(invented):
     rows = model_parallel.rows(invented)
-    rows = rows.assign(speedup=1.0)
+    rows = rows.assign(speedup=1.0, time_s=0.1)
     assert model_parallel._fastest(rows) is None
     last = rows["split"] == "tensor"
-    ahead = rows.assign(speedup=rows["speedup"].mask(last, 1.6))
+    ahead = rows.assign(speedup=rows["speedup"].mask(last, 1.6), time_s=0.1)
+    assert model_parallel._fastest(ahead) is None, "within the usual spread"
+    ahead["time_s"] = ahead["time_s"].mask(last, 0.1 / 1.6)
     assert model_parallel._fastest(ahead)["split"] == "tensor"
     close = ahead.assign(speedup=ahead["speedup"].where(last, 1.5))
     assert model_parallel._fastest(close) is None

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.said import Heard
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.lab.planning import naming
-from mfulab.lab.report import figures, frames, summary, trust
+from mfulab.lab.report import claims, figures, frames, summary, trust
 from mfulab.lab.report.page import document, why
 from mfulab.mfu.account import Loss, read
 from mfulab.mfu.causes import CAUSES
@@ -53,8 +54,35 @@ def test_two_times_differ_where_their_intervals_do_not_meet():
     assert frames.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
     assert not frames.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
     beside = rows.join(rows.shift(-2).add_suffix("_other"))
-    # two without an interval
-    assert frames.apart(beside, suffix="_other").tolist() == [True, True, True]
+    # two without a partner
+    assert frames.apart(beside, suffix="_other").tolist() == [True, False, False]
+
+
+def single(*times: float) -> pd.DataFrame:
+    """Rows of one process each, so without intervals."""
+    nothing = {"time_ci_low_s": math.nan, "time_ci_high_s": math.nan, "replicates": 1.0}
+    return profile(*times, **nothing)
+
+
+def repeated(count: int, half: float) -> pd.DataFrame:
+    """Runs of four processes each, with intervals of ± `half` on a log scale."""
+    rows = profile(*[1.0] * count, replicates=4.0)
+    return rows.assign(time_ci_low_s=math.exp(-half), time_ci_high_s=math.exp(half))
+
+
+def test_single_processes_differ_beyond_the_usual_spread_of_their_machine():
+    usual = math.exp(2 * frames.UNKNOWN)  # two times, each as far off as that
+    rows = single(0.1, 0.99 * 0.1 * usual, 1.01 * 0.1 * usual)
+    assert frames.apart(rows, rows.iloc[0]).tolist() == [False, False, True]
+    assert [frames.apart(rows.iloc[place], rows.iloc[0]) for place in (1, 2)] == [False, True]
+    measured = tables(pd.concat([single(0.1, 0.105, 0.12), repeated(8, 0.02)], ignore_index=True))
+    rows = trust.judged(measured)["profile"]
+    assert rows[frames.USUAL].tolist() == pytest.approx([0.04] * len(rows))  # 0.02 × √4
+    assert frames.apart(rows, rows.iloc[0]).tolist()[:3] == [False, False, True]
+    few = tables(pd.concat([single(0.1), repeated(6, 0.02)], ignore_index=True))
+    assert trust.judged(few)["profile"][frames.USUAL].isna().all()
+    ends = claims.ends_of(rows, "time_s").iloc[0]
+    assert ends.tolist() == pytest.approx([0.1 * math.exp(-0.04), 0.1 * math.exp(0.04)])
 
 
 def test_sound_rows_raise_no_doubt():
@@ -302,6 +330,70 @@ def test_the_knee_is_the_smallest_batch_near_the_most_samples():
     assert single.batch_size is None
 
 
+def within(half: float, *times: float) -> pd.DataFrame:
+    """Batch sizes 1, 2, 4 … with intervals of ± `half` around these step times."""
+    rows = profile(*times)
+    ends = {
+        "time_ci_low_s": rows["time_s"] * (1 - half),
+        "time_ci_high_s": rows["time_s"] / (1 - half),
+    }
+    return rows.assign(**ends)
+
+
+@pytest.mark.parametrize(
+    ("half", "found"), [(0.01, (2, 2, False)), (0.08, (2, 4, False)), (0.6, (1, 4, True))]
+)
+def test_a_batch_is_recommended_only_where_no_interval_allows_another(half, found):
+    (batch,) = why.batches(within(half, 0.1, 0.106, 0.2))  # 10, 18.9 and 20 samples/s
+    assert (batch.batch_size, batch.up_to, batch.is_open) == found
+    [cell] = [line[3] for line in answered(within(half, 0.1, 0.106, 0.2))[0]["lines"]]
+    assert (str(found[0]) in cell) == (not found[2])
+
+
+def test_a_batch_rests_on_doubtful_rows_only_where_too_few_others_are_left():
+    rows = profile(0.1, 0.11, 0.2, 0.4)
+    doubted = rows.assign(steady=[True, False, True, True])
+    (batch,) = why.batches(doubted)  # 10, 20 and 20 samples/s are left
+    assert (batch.batch_size, batch.is_doubtful) == (4, False)
+    doubted = profile(0.1, 0.15).assign(steady=[True, False])
+    (batch,) = why.batches(doubted)
+    assert (batch.batch_size, batch.up_to, batch.is_doubtful) == (1, 2, True)
+    [answer, *_] = answered(doubted)
+    text = Texts("en", "why")
+    assert text("doubtful") in answer["lines"][0][3]
+    assert text("batch_doubtful", count=1, total=1) in answer["says"]
+
+
+def loader_says(**columns: object) -> dict[str, list[dict]]:
+    """What is said of loaders, by key, of three rows with these columns."""
+    text = Heard("why")
+    rows = profile(0.1, 0.2, 0.4).assign(machine="here", **columns)
+    why._loader_says(rows, rows.iloc[:0], text)
+    return dict(text.heard)
+
+
+def test_waiting_for_a_loader_is_decided_where_no_interval_or_doubt_turns_it():
+    [yes] = loader_says(input_wait_percent=[1.0, 5.2, 20.0])["loader_yes"]
+    assert (yes["count"], yes["total"], yes["row"]["input_wait_percent"]) == (2, 3, 20)
+    assert loader_says(input_wait_percent=[1.0, 2.0, 4.0])["loader_no"] == [
+        {"total": 3, "limit": "5"}
+    ]
+    close = loader_says(input_wait_percent=[1.0, 5.01, 4.0])  # ± 1 %
+    assert close["loader_unclear"][0]["count"] == 1
+    beside = {"input_wait_percent": [20.0, 2.0, 2.0], "steady": [False, True, True]}
+    assert loader_says(**beside)["loader_no"][0]["total"] == 2
+    all_doubtful = loader_says(input_wait_percent=20.0, steady=False)
+    assert {"loader_yes", "loader_doubtful"} <= all_doubtful.keys()
+
+
+def test_a_case_is_told_by_a_trusted_run_or_says_that_it_is_doubtful():
+    rows = trust.with_doubts(profile(0.1, 0.11).assign(steady=[True, False]))
+    assert why.chosen(rows)["batch_size"].tolist() == [1]
+    text = Texts("en", "why")
+    [doubted] = why.chosen(rows.tail(1)).to_dict("records")
+    assert why._where(doubted, text)[-1] == text("doubtful")
+
+
 def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
     case = profile(0.1, 0.11, 0.12, 0.2)
     lost = case.assign(status=["ok", "ok", "ok", "out_of_memory"])
@@ -382,12 +474,11 @@ def test_bf16_is_worth_no_more_than_its_doubts_leave(time, reach, worth):
     assert why.bf16(rows)["worth"].tolist() == [worth]
 
 
-def test_bf16_without_an_interval_is_not_called():
-    rows = [profile(0.1), profile(0.05, precision="bf16", effective_precision="bf16")]
-    alone = pd.concat(rows, ignore_index=True).assign(
-        time_ci_low_s=math.nan, time_ci_high_s=math.nan
-    )
-    assert why.bf16(alone)["worth"].tolist() == ["bf16_once"]
+@pytest.mark.parametrize(("time", "worth"), [(0.05, "bf16_yes"), (0.09, "bf16_once")])
+def test_bf16_without_an_interval_is_called_only_if_the_gain_is_large(time, worth):
+    half = single(time).assign(precision="bf16", effective_precision="bf16")
+    alone = pd.concat([single(0.1), half], ignore_index=True)
+    assert why.bf16(alone)["worth"].tolist() == [worth]
 
 
 def test_a_run_in_bf16_is_named_with_what_is_not_plain():

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from mfulab.lab.report import trust
+from mfulab.lab.report import frames, trust
 
 Columns: TypeAlias = Mapping[str, Any] | pd.Series  # a row by its columns
 
@@ -30,17 +30,22 @@ def ends_of(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def spreads(rows: pd.DataFrame) -> pd.Series:
     """Factor by which each row's time or rate may be off to either side: that of its 95 % interval
-    times the reach of its doubts."""
-    time_s, low_s, high_s = (
-        _numbers(rows, name).where(lambda seconds: seconds > 0)
-        for name in ("time_s", "time_ci_low_s", "time_ci_high_s")
-    )
-    is_known = time_s.notna() & low_s.notna() & high_s.notna()
-    interval = np.fmax(time_s / low_s, high_s / time_s).where(is_known, 1.0).clip(lower=1.0)
+    times the reach of its doubts. A single process is as far off as is usual on its machine."""
+    times = pd.DataFrame({name: _positive(rows, name) for name in frames.INTERVAL})
+    if frames.USUAL in rows:
+        times[frames.USUAL] = rows[frames.USUAL]
+    low, high = frames.relative_ends(times)
+    is_timed = times["time_s"].notna()
+    interval = np.fmax(1 / low, high).where(is_timed, 1.0).clip(lower=1.0)
     reach = pd.Series(1.0, rows.index)
     if trust.REACH in rows:
         reach = rows[trust.REACH].astype(float).fillna(1.0)
     return interval * reach
+
+
+def _positive(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Positive numbers of a column; NaN for all others."""
+    return _numbers(rows, column).where(lambda numbers: numbers > 0)
 
 
 def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:

@@ -1,6 +1,7 @@
 """Tables as pandas frames, with the types that `mfulab.core.rows` declares, even if files are
 broken."""
 
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from mfulab.core.said import Said, packed_all
 from mfulab.lab.report import shown_rows
 from mfulab.lab.tables import columns, details
 from mfulab.measurements.registry import TABLES
+from mfulab.timing.statistics import FEWEST_RUNS
 
 # Long frames keep each column in an array of its own, so that copies share unchanged columns. A page
 # then takes a third less memory. pandas warns of such frames.
@@ -49,6 +51,11 @@ EMPTY = {
 FAULTY = 0.1
 MATMULS = 1.0
 INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
+# Half-width, on a log scale, of a time that a single process measured. USUAL is the column with the
+# machine's own. Where it is not known, that of the recorded CPU counts.
+USUAL = "usual_half_width"
+UNKNOWN = 0.145
+TIMED = ("profile", "matmul", "serving", "split")
 JUDGED = ("doubtful", "impossible", "doubts", "reach")  # columns that `trust.judged` adds
 
 
@@ -200,17 +207,54 @@ def preferred(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
 
 
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
-    """True where the intervals of two times do not overlap, or are missing. `ratio` is the first
-    time ÷ the second for equal work."""
+    """True where the intervals of two times do not overlap. A time without an interval has the
+    usual one of its machine. `ratio` is the first time ÷ the second for equal work."""
     if others is None:
         others = rows
-    time_s, *ends = (rows[name] for name in INTERVAL)
-    other_s, *other_ends = (others[f"{name}{suffix}"] for name in INTERVAL)
     if ratio is None:
-        ratio = time_s / other_s
-    low, high = (ratio * end / time_s for end in ends)
-    other_low, other_high = (end / other_s for end in other_ends)
-    return np.logical_not((low <= other_high) & (other_low <= high))
+        ratio = rows["time_s"] / others[f"time_s{suffix}"]
+    low, high = relative_ends(rows)
+    other_low, other_high = relative_ends(others, suffix)
+    return (ratio * low > other_high) | (ratio * high < other_low)
+
+
+def relative_ends(rows: Any, suffix: str = "") -> tuple[Any, Any]:
+    """Returns the ends of each time's interval, ÷ the time. Without an interval, as for a single
+    process, they are as far off as the machine's processes usually are."""
+    time_s, low_s, high_s = (rows[f"{name}{suffix}"] for name in INTERVAL)
+    usual = rows.get(USUAL, UNKNOWN)
+    if isinstance(rows, pd.DataFrame):
+        factor = np.exp(pd.Series(usual, rows.index).fillna(UNKNOWN).astype(float))
+        return (low_s / time_s).fillna(1 / factor), (high_s / time_s).fillna(factor)
+    factor = math.exp(usual if pd.notna(usual) else UNKNOWN)
+    low = low_s / time_s if pd.notna(low_s) else 1 / factor
+    high = high_s / time_s if pd.notna(high_s) else factor
+    return low, high
+
+
+def with_usual(tables: Tables) -> Tables:
+    """Adds the column USUAL to timed tables: what runs of several processes tell about a single one
+    on their machine. Empty where FEWEST_RUNS of them are missing."""
+    keys = ["hardware", "recorded"]
+    columns = [*keys, "replicates", *INTERVAL]
+    repeated = []
+    for name in ("profile", "matmul"):
+        if name in tables and {*columns} <= {*tables[name]}:
+            repeated.append(ok(tables[name], *INTERVAL)[columns])
+    if not repeated:
+        return tables
+    several = pd.concat(repeated)
+    several = several[several["replicates"] > 1]
+    half = np.log(several["time_ci_high_s"] / several["time_ci_low_s"]) / 2
+    several = several.assign(**{USUAL: half * np.sqrt(several["replicates"])})
+    of_machine = several.groupby(keys)[USUAL].agg(["median", "count"])
+    usual = of_machine.loc[of_machine["count"] >= FEWEST_RUNS, "median"].rename(USUAL)
+    with_column = dict(tables)
+    for name in TIMED:
+        if name in tables and {*keys} <= {*tables[name]}:
+            rows = tables[name].drop(columns=USUAL, errors="ignore")
+            with_column[name] = rows.join(usual, on=keys)
+    return with_column
 
 
 def against(

@@ -63,7 +63,9 @@ class Marks(NamedTuple):
 
 
 def judged(tables: frames.Tables) -> frames.Tables:
-    """Adds the columns of `with_doubts` to all tables, so that they are computed only once."""
+    """Adds the columns of `with_doubts` to all tables, so that they are computed only once, and how
+    far a single process is usually off."""
+    tables = frames.with_usual(tables)
     return {name: with_doubts(table) if name in TABLES else table for name, table in tables.items()}
 
 

@@ -24,6 +24,7 @@ FEWEST = 2  # marks in a panel
 FACTORS = (*(2.0**power for power in range(-10, 11)), 1 / 1.5, 1 / 1.25, 1.25, 1.5)
 TITLE, LINE = 0.8, 0.24  # inches for a panel's title and axis, and for each of its models
 SMALL = 9  # font size
+DRAWN = ("drawn_low", "drawn_high")  # columns of the interval that is drawn
 MARGIN = 1.1  # factor by which the ratio of two measured ceilings may be off
 
 
@@ -48,12 +49,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     largest = paired.groupby(curves.KEYS)["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
-    times = [*(f"{name}_base" for name in frames.INTERVAL), *frames.INTERVAL]
-    intervals = []
-    for speedup, *ends in paired[["speedup", *times]].itertuples(index=False):
-        intervals.append(quotient_interval(speedup, [ends[:3]], [ends[3:]]))
-    columns = ["speedup_low", "speedup_high"]
-    paired[columns] = pd.DataFrame(intervals, paired.index, columns, dtype=float)
+    paired = _with_intervals(paired)
     # A format saves time by faster arithmetic or by fewer bytes, so neither bound can be exceeded.
     faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
     sizes = {name: float(form.bytes) for name, form in FORMATS.items()}
@@ -62,6 +58,23 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     paired = paired.assign(possible=np.maximum(faster, fewer_bytes))
     best = paired.groupby(["machine", "model"])["speedup"].transform("max")
     return paired[best.groupby(paired["machine"]).rank(method="dense", ascending=False) <= MOST]
+
+
+def _with_intervals(paired: pd.DataFrame) -> pd.DataFrame:
+    """Adds the interval of each pair's speedup, and whether both runs had one. A run without has
+    the usual one of its machine."""
+    is_known = pd.Series(True, paired.index)
+    measures = []
+    for suffix in ("_base", ""):
+        ends = frames.relative_ends(paired, suffix)
+        measures.append([(1.0, low, high) for low, high in zip(*ends, strict=True)])
+        is_known &= paired[f"time_ci_low_s{suffix}"].notna()
+    intervals = []
+    for speedup, before, after in zip(paired["speedup"], *measures, strict=True):
+        intervals.append(quotient_interval(speedup, [before], [after]))
+    columns = ["speedup_low", "speedup_high"]
+    paired[columns] = pd.DataFrame(intervals, paired.index, columns, dtype=float)
+    return paired.assign(has_interval=is_known)
 
 
 def ranked(paired: pd.DataFrame) -> pd.DataFrame:
@@ -85,7 +98,7 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
     sentences = [text(key, **named, best=_gain(best, text), worst=_gain(worst, text))]
     sentences += selection.unranked_words(_is_sound(rows), text)
-    least = rows["speedup_low"].fillna(rows["speedup"])
+    least = rows["speedup_low"]
     beyond = (least / rows["possible"]).where(rows["speedup"] / rows["possible"] > MARGIN)
     if axis == "precision" and (beyond > 1).any():
         row = rows.loc[beyond.idxmax()]
@@ -95,7 +108,7 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
 
 
 def _gain(row: pd.Series, text: Texts) -> str:
-    """Text on a pair's speedup, without a number if its interval includes 1."""
+    """Text on a pair's speedup, without a number if its interval contains 1."""
     if row["speedup_low"] < 1 < row["speedup_high"]:
         return text("unsure")
     return times(row["speedup"], text)
@@ -120,6 +133,9 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     """Draws a panel for each machine and mode, with a line for each model, sorted by its best
     speedup. Phases of inference get lines of their own."""
+    # The interval of a single process is assumed, and so not drawn.
+    measured = rows[["speedup_low", "speedup_high"]].where(rows["has_interval"])
+    rows = rows.assign(**dict(zip(DRAWN, measured.to_numpy().T, strict=True)))
     phase = ~rows["mode"].isin(("training", "inference"))
     marks = rows[~phase].groupby(["machine", "mode"]).size().unstack(fill_value=0)
     if (marks < FEWEST).any(axis=None):
@@ -158,7 +174,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
         look: style.Look = {
             "hue": axis,
             "palette": colors,
-            "x_interval": ("speedup_low", "speedup_high"),
+            "x_interval": DRAWN,
         }
         look |= {"style": axis, "markers": shapes}
         kinds.points(

@@ -12,7 +12,7 @@ from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.core.parts import Record, Row, pick_all
 from mfulab.lab.planning.naming import MEASURE, in_language
-from mfulab.lab.report import frames, selection, trust
+from mfulab.lab.report import claims, frames, selection, trust
 from mfulab.lab.report.drawing import curves, relative
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
 from mfulab.lab.report.figures import input as input_figure
@@ -37,10 +37,11 @@ KEEPING_MEMORY = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296"  # of gl
 OUT_OF_MEMORY = "out_of_memory"
 # share of the highest samples per second: larger batches gain less than they cost in memory
 KNEE = 0.9
+FEWEST_SIZES = 2  # batch sizes of a case that can be compared
 CARDS_GB = (16, 24, 40, 80)  # memory of common cards: T4 and V100, 4090 and L4, A100, H100
 USABLE = 0.9  # share of a card's memory, without context, workspaces and fragmentation
 WAITING = 5.0  # % of the time from which waiting for the loader matters
-MEASURABLE = ("bf16_yes", "bf16_no", "bf16_once")  # answers with a number
+MEASURABLE = ("bf16_yes", "bf16_no")  # answers with a number
 GAIN = 1.05  # speedup from which another number format is worth its rounding
 
 
@@ -49,7 +50,10 @@ class Batch(NamedTuple):
 
     case: Row  # by curves.KEYS
     batch_size: int | None  # None if only one was measured
-    samples_per_s: float
+    up_to: int | None  # larger than `batch_size` if intervals allow several sizes
+    is_open: bool  # intervals allow each measured size
+    is_doubtful: bool  # it rests on doubtful rows, as no two others were measured
+    samples_per_s: float  # of the size `up_to`
     share_percent: float
     rising: bool
     too_large: int | None  # the smallest that ran out of memory, above all measured ones
@@ -59,26 +63,26 @@ class Batch(NamedTuple):
 
 def batches(rows: pd.DataFrame) -> Iterator[Batch]:
     """Yields for each case in profile rows the smallest batch size that reaches KNEE of the highest
-    samples per second."""
-    rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
+    samples per second. Doubtful rows are left out if two others remain."""
     failed = rows[rows["status"] == OUT_OF_MEMORY]
     case_of_failed = [failed[name].map(str) for name in curves.KEYS]
     too_large_sizes = failed["batch_size"].groupby(case_of_failed).agg(list).to_dict()
-    timed = frames.ok(rows, "samples_per_s", "batch_size")
+    timed = _timed(rows)
     if timed.empty:
         return
-    timed = frames.one_each(timed, [*curves.KEYS, "batch_size"])
     cases = timed[curves.KEYS].to_dict("records")
     number = timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
-    sizes, speeds, memory = (
-        timed[["batch_size", "samples_per_s", "predicted_memory_bytes"]].to_numpy(dtype=float).T
+    sizes, speeds, memory, unsure = (
+        timed[["batch_size", "samples_per_s", "predicted_memory_bytes", "unsure"]]
+        .to_numpy(dtype=float)
+        .T
     )
+    lows, highs = claims.ends_of(timed, "samples_per_s").to_numpy().T
     order = np.lexsort((sizes, number))
     starts = np.flatnonzero(np.diff(number.iloc[order])) + 1
     for by_size in np.split(order, starts):
-        best = speeds[by_size].max()
         last = by_size[-1]
-        knee = by_size[speeds[by_size] >= KNEE * best][0]
+        could, surely = knee(lows[by_size], highs[by_size])
         case = tuple(map(str, cases[last].values()))
         beyond = [size for size in too_large_sizes.get(case, ()) if size > sizes[last]]
         predicted = []
@@ -88,19 +92,46 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
         too_large = None
         if beyond:
             too_large = int(min(beyond))
-        batch_size = None
-        if len(by_size) > 1:
-            batch_size = int(sizes[knee])
+        several = len(by_size) > 1
+        chosen_speed = speeds[by_size[surely]]
         yield Batch(
             case=cases[last],
-            batch_size=batch_size,
-            samples_per_s=speeds[knee],
-            share_percent=100 * speeds[knee] / best,
-            rising=len(by_size) > 1 and sizes[knee] == sizes[last] and not beyond,
+            batch_size=int(sizes[by_size[could]]) if several else None,
+            up_to=int(sizes[by_size[surely]]) if several else None,
+            is_open=several and (could, surely) == (0, len(by_size) - 1),
+            is_doubtful=bool(unsure[by_size].any()),
+            samples_per_s=chosen_speed,
+            share_percent=100 * chosen_speed / speeds[by_size].max(),
+            rising=several and by_size[could] == last and not beyond,
             too_large=too_large,
             fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
             at_least=not bytes_a_sample(predicted),
         )
+
+
+def _timed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with samples per second, one for each case and batch size. Adds whether a row is
+    `unsure`; such rows are left out of cases with two others."""
+    timed = frames.ok(rows, "samples_per_s", "batch_size")
+    if timed.empty:
+        return timed
+    timed = trust.with_doubts(timed)
+    timed = frames.one_each(timed, [*curves.KEYS, "batch_size"])
+    timed = timed.assign(unsure=trust.unsure(timed))
+    sure = ~timed["unsure"]
+    sure_sizes = sure.groupby([timed[key] for key in curves.KEYS], dropna=False).transform("sum")
+    return timed[sure | (sure_sizes < FEWEST_SIZES)]
+
+
+def knee(lows: np.ndarray, highs: np.ndarray) -> tuple[int, int]:
+    """Places of the first size that could reach KNEE of the highest rate, and of the first that
+    surely does; the last one if none does. `lows` and `highs` are the ends of the rates by size."""
+    could = int(np.argmax(highs >= KNEE * lows.max()))
+    for place in range(could, len(lows)):
+        others = np.delete(highs, place)
+        if not len(others) or lows[place] >= KNEE * others.max():
+            return could, place
+    return could, len(lows) - 1
 
 
 def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
@@ -139,9 +170,9 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
         reach = pairs[trust.REACH]
     low = pairs["speedup_low"] / reach
     high = pairs["speedup_high"] * reach
-    once = low.isna() & (reach == 1)  # measured by a single process, so without an interval
-    worth = pd.Series("bf16_unclear", index=pairs.index).mask(reach > 1, "bf16_doubtful")
-    worth = worth.mask(once, "bf16_once")
+    once = ~pairs["has_interval"]  # measured by a single process
+    worth = pd.Series("bf16_unclear", index=pairs.index).mask(once, "bf16_once")
+    worth = worth.mask(reach > 1, "bf16_doubtful")
     worth = worth.mask(low >= GAIN, "bf16_yes").mask(high < GAIN, "bf16_no")
     worth = worth.where(frames.comparable(pairs) & frames.comparable(pairs, "_base"), "bf16_faults")
     return pairs.assign(worth=worth, emulated=frames.emulated(pairs))
@@ -176,7 +207,7 @@ def section(
     sentences += of_jobs(tables, language)
     answers = []
     if not rows["hardware"].str.endswith(frames.READ).all():  # traces cannot answer these
-        answers = _answers(rows, input_figure.rows(tables), text)
+        answers = _answers(rows, frames.in_words(input_figure.rows(tables), text), text)
     return {
         "says": " ".join(sentences),
         "cases": cases[:SHOWN],
@@ -246,14 +277,15 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the fastest run of each machine, model and mode, sorted by MFU. Plain workloads are
-    preferred. Steps without matmuls, recorded traces and synthetic loads are left out if others
-    remain."""
+    """Returns the fastest run of each machine, model and mode, sorted by MFU. Plain workloads and
+    then rows without doubt are preferred. Steps without matmuls, recorded traces and synthetic
+    loads are left out if others remain."""
     is_variant = rows["workload"] != rows["mode"]
-    ordered = rows.assign(is_variant=is_variant).sort_values(
-        ["is_variant", "samples_per_s"], ascending=[True, False], na_position="last"
+    added = {"is_variant": is_variant, "unsure": trust.unsure(rows)}
+    ordered = rows.assign(**added).sort_values(
+        [*added, "samples_per_s"], ascending=[True, True, False], na_position="last"
     )
-    fastest = ordered.drop_duplicates(CASE).drop(columns="is_variant")
+    fastest = ordered.drop_duplicates(CASE).drop(columns=[*added])
     fastest = frames.preferred(fastest, fastest["mfu_percent"] != 0)
     fastest = selection.pick(fastest, "recorded_trace", "synthetic")
     return fastest.sort_values("mfu_percent", na_position="last")
@@ -332,7 +364,10 @@ def _where(row: Row, text: Texts) -> list[str]:
     mfu = text("no_mfu")
     if share == share:
         mfu = text("mfu", share=three_lines.at_least(row, percent(share)))
-    return [*setting, mfu, row["machine"]]
+    doubt = []
+    if row.get(trust.DOUBTS):
+        doubt = [text("doubtful")]
+    return [*setting, mfu, row["machine"], *doubt]
 
 
 def _phases(row: Row, text: Texts) -> str:
@@ -371,7 +406,8 @@ def _allocator(row: Row, text: Texts) -> list[str]:
 def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Record]:
     """Questions on batch size, memory, loader and bf16, with answers from `rows` and those of the
     figure on loaders."""
-    recommended = list(batches(rows))
+    # Cases of several sizes come first.
+    recommended = sorted(batches(rows), key=lambda batch: batch.batch_size is None)
     cases = pd.DataFrame([batch.case for batch in recommended])
     fed = frames.ok(rows, "input_wait_percent")
     lines = [_line(batch, cases, text) for batch in recommended[:LISTED]]
@@ -412,21 +448,38 @@ def _fit(fit: int | None, at_least: bool, text: Texts) -> str:
 
 def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     """Cells of a line in the table of batch sizes."""
-    size = "–"
-    if batch.batch_size is not None:
-        size = str(batch.batch_size)
-    if batch.rising and batch.batch_size is not None:
-        size += " ↑"
+    size = _size(batch, text)
     if batch.too_large is not None:
         size += f" ({batch.too_large}: {text.name('status', OUT_OF_MEMORY)})"
     fits = [_fit(fit, batch.at_least, text) for fit in batch.fits]
     speed = [significant(batch.samples_per_s), text("share_of", share=batch.share_percent)]
+    if batch.is_open:
+        speed = ["–", "–"]
+    elif batch.batch_size is None:
+        speed[1] = "–"
     case = batch.case
     named = [
         _with_setting(case["model"], _distinguishing(case, cases, text)),
         *(text.name(key, case[key]) for key in curves.TOLD),
     ]
     return [*named, size, *speed, *fits]
+
+
+def _size(batch: Batch, text: Texts) -> str:
+    """Cell with the recommended batch size, or the range that intervals allow."""
+    if batch.batch_size is None:
+        size = "–"
+    elif batch.is_open:
+        size = text("batch_open")
+    elif batch.batch_size == batch.up_to:
+        size = str(batch.batch_size)
+    else:
+        size = f"{batch.batch_size}–{batch.up_to}"
+    if batch.rising:
+        size += " ↑"
+    if batch.is_doubtful:
+        size += f" ({text('doubtful')})"
+    return size
 
 
 def _distinguishing(row: Row, rows: pd.DataFrame, text: Texts) -> list[str]:
@@ -448,14 +501,16 @@ def _with_setting(name: str, setting: list[str]) -> str:
 
 
 def _batch_says(recommended: list[Batch], text: Texts) -> str:
-    """Sentences on the recommended batch sizes, and on how many cases could go on rising or ran out
-    of memory."""
+    """Sentences on the recommended batch sizes, and on how many cases are not decided, could go on
+    rising, ran out of memory or are doubtful."""
     swept = [batch for batch in recommended if batch.batch_size is not None]
     if not swept:
         return text("batch_single")
     counts = {
+        "batch_range": sum(batch.batch_size != batch.up_to for batch in swept),
         "batch_rising": sum(batch.rising for batch in swept),
         "batch_lost": sum(batch.too_large is not None for batch in swept),
+        "batch_doubtful": sum(batch.is_doubtful for batch in swept),
     }
     more = []
     for key, count in counts.items():
@@ -484,18 +539,27 @@ def _fits_says(recommended: list[Batch], text: Texts) -> str:
 
 
 def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
-    """Sentences on the longest wait for a loader, and on the largest slowdown by one: many workers
-    take time from the step without any wait."""
+    """Sentences on whether steps wait for a loader, and on a slowdown by one: many workers take
+    time from the step without any wait. Rows without doubt are preferred."""
     if fed.empty:
         return text("loader_unknown")
-    worst = fed.loc[fed["input_wait_percent"].idxmax()]
+    fed = frames.preferred(fed, ~trust.unsure(fed))
+    ends = claims.ends_of(fed, "input_wait_percent")
+    waiting = fed[ends["low"] >= WAITING]
+    could_wait = fed[ends["high"] >= WAITING]
+    counts: Record = {"total": len(fed), "limit": f"{WAITING:g}"}
+    if len(waiting):
+        longest = waiting.loc[waiting["input_wait_percent"].idxmax()]
+        sentences = [text("loader_yes", count=len(waiting), row=longest, **counts)]
+    elif len(could_wait):
+        sentences = [text("loader_unclear", count=len(could_wait), **counts)]
+    else:
+        sentences = [text("loader_no", **counts)]
+    if trust.unsure(fed).all():
+        sentences.append(text("loader_doubtful"))
     loaders = frames.own(loaders)
-    key = "loader_yes" if worst["input_wait_percent"] >= WAITING else "loader_no"
-    share = percent(worst["input_wait_percent"])
-    named = {"model": worst["model"], "machine": worst["machine"]}
-    sentences = [text(key, share=share, count=len(fed), **named)]
     if len(loaders):
-        loaders = loaders[loaders["apart"]]
+        loaders = loaders[loaders["apart"] & ~trust.unsure(loaders)]
     if len(loaders) and loaders["kept"].min() < 100 - WAITING:
         sentences.append(text("loader_costs", row=loaders.loc[loaders["kept"].idxmin()]))
     return " ".join(sentences)
@@ -524,12 +588,20 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
             more = text("and_more", count=len(here) - 4)
         if runs:
             sentences.append(text(worth, runs="; ".join(runs) + more))
-    slower = 1 / pairs.loc[pairs["emulated"], "speedup"]
-    if len(slower):
-        low = significant(slower.min(), 2)
-        high = significant(slower.max(), 2)
-        key = "bf16_emulated_one"
-        if low != high:
-            key = "bf16_emulated"
-        sentences.insert(0, text(key, low=low, high=high))
+    if pairs["emulated"].any():
+        sentences.insert(0, _emulated_says(pairs[pairs["emulated"]], text))
     return "\n".join(sentences)
+
+
+def _emulated_says(pairs: pd.DataFrame, text: Texts) -> str:
+    """Sentence on emulated bf16, with how much longer steps take where that is measurable."""
+    slower = 1 / pairs.loc[pairs["worth"] == "bf16_no", "speedup"]
+    slower = slower[slower > 1]
+    if slower.empty:
+        return text("bf16_emulated_alone")
+    low = significant(slower.min(), 2)
+    high = significant(slower.max(), 2)
+    key = "bf16_emulated_one"
+    if low != high:
+        key = "bf16_emulated"
+    return text(key, low=low, high=high)
