@@ -18,7 +18,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent
 from mfulab.core.parts import Record, Row
 from mfulab.core.said import Numbers, Said, of_source
-from mfulab.loop.goodput.ladder import RUNGS, Job, job_of
+from mfulab.loop.goodput.ladder import RUNGS, JobTime, job_of
 from mfulab.loop.interactive.show import add_rung
 
 FIRST = ("step", "lost", "down")  # spans with fixed colours in the figure
@@ -74,7 +74,7 @@ def show(
     return follow(frames(), None if prometheus is not None else 1, as_json, prometheus)
 
 
-def answer(job: Job, row: Row) -> Answer:
+def answer(job: JobTime, row: Row) -> Answer:
     """Goodput of a job, in %: the share of its time that went into steps whose result was kept. It
     has no value if no time is known."""
     kept = row["kept_percent"]
@@ -87,14 +87,14 @@ def answer(job: Job, row: Row) -> Answer:
     return answered(kept, "%", "measured", denominator=held_s, denominator_unit="s", doubt=doubt)
 
 
-def _notes(job: Job, text: Texts) -> list[str]:
+def _notes(job: JobTime, text: Texts) -> list[str]:
     notes = [text(key, **values) for key, values in job.notes]
     if job.mfu["steps"] is None:
         notes.append(text("no_mfu"))
     return notes
 
 
-def _picture(job: Job, row: Record, language: str) -> Group:
+def _picture(job: JobTime, row: Record, language: str) -> Group:
     text = Texts(language, "goodput")
     rungs, losses = (Table(box=None, pad_edge=False, show_header=False) for _ in range(2))
     for name in RUNGS:
@@ -116,7 +116,7 @@ def _picture(job: Job, row: Record, language: str) -> Group:
     return Group(summary, rungs, Text(text("where")), losses, *overlapped, *notes)
 
 
-def _draw(job: Job, file: Path, language: str) -> None:
+def _draw(job: JobTime, file: Path, language: str) -> None:
     """Writes the figure as SVG, PNG or PDF, chosen by the file's ending. Raises ConfigurationError
     for any other ending."""
     import seaborn as sns
