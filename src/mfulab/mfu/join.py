@@ -430,9 +430,15 @@ def profile_columns(
 def _rates(setting: Setting, time: Known, energy: Known, flops: Known) -> dict[str, Known]:
     """Samples and tokens per second, samples and FLOPs per joule."""
     samples = product(setting.calls, setting.batch_size)
-    tokens = product(samples, 1 if setting.kind == "decoding" else setting.sequence_length)
-    per_joule = {"samples_per_j": ratio(samples, energy), "flops_per_j": ratio(flops, energy)}
-    return {"samples_per_s": ratio(samples, time), "tokens_per_s": ratio(tokens, time), **per_joule}
+    tokens = samples
+    if setting.kind != "decoding":
+        tokens = product(samples, setting.sequence_length)
+    return {
+        "samples_per_s": ratio(samples, time),
+        "tokens_per_s": ratio(tokens, time),
+        "samples_per_j": ratio(samples, energy),
+        "flops_per_j": ratio(flops, energy),
+    }
 
 
 def module_times(
