@@ -14,7 +14,7 @@ from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT
 
 from mfulab.cli import check, check_text
-from mfulab.cli.check_text import Line, Value
+from mfulab.cli.check_text import CheckedValue, DeviceCheck
 from mfulab.cli.main import main
 from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.language.sentences import sentence
@@ -129,8 +129,8 @@ def test_a_device_that_is_not_there_is_one_sentence(command, monkeypatch, capsys
 
 
 def line_of(name, value, **more):
-    values = {"bf16_tflop_s": Value(value, "TFLOP/s"), **more}
-    return Line(name, "Some CPU (2 cores)", "cpu", values, "unknown")
+    values = {"bf16_tflop_s": CheckedValue(value, "TFLOP/s"), **more}
+    return DeviceCheck(name, "Some CPU (2 cores)", "cpu", values, "unknown")
 
 
 def test_nodes_of_an_unknown_device_are_judged_by_their_median():
@@ -148,8 +148,8 @@ def test_nodes_of_an_unknown_device_are_judged_by_their_median():
 
 
 def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
-    hot = dict.fromkeys(node.THROTTLES, Value(30.0, "%"))
-    hot["other_processes_percent"] = Value(90.0, "%")
+    hot = dict.fromkeys(node.THROTTLES, CheckedValue(30.0, "%"))
+    hot["other_processes_percent"] = CheckedValue(90.0, "%")
     judged = check.judged(line_of("n", None, **hot), {})
     assert judged.state == "low"
     assert "power_capped_percent" not in check_text.low(judged)
@@ -178,8 +178,8 @@ def test_rates_of_a_card_that_its_power_limit_holds_are_judged_at_its_clock(
         "power_capped_percent": (capped, "%"),
         "memory_gb_s": (250.0, "GB/s"),
     }
-    values = {key: Value(*reading) for key, reading in told.items()}
-    line = check.judged(Line("n", name, "cuda", values, "unknown"), check.printed(values))
+    values = {key: CheckedValue(*reading) for key, reading in told.items()}
+    line = check.judged(DeviceCheck("n", name, "cuda", values, "unknown"), check.printed(values))
     assert line.state == state, check_text.low(line)
     held = line.values["fp32_tflop_s"]
     assert (held.source, held.at_mhz) == ("datasheet", clock if capped > 50 else None)
@@ -194,7 +194,7 @@ def test_a_slice_of_a_gpu_is_compared_with_its_share_of_the_datasheet(sms, monke
         "properties",
         lambda self, uuid, name, given=None: properties(uuid, name, sms),
     )
-    values = {"bf16_tflop_s": Value(90.0, "TFLOP/s")}
+    values = {"bf16_tflop_s": CheckedValue(90.0, "TFLOP/s")}
     peak, source, _ = check.printed(values)["bf16_tflop_s"]
     assert (peak, source) == (pytest.approx(989.4 * sms / 132, rel=1e-3), "datasheet")
 
@@ -205,7 +205,7 @@ def test_each_slice_of_eight_cards_has_its_own_peak(units, share, monkeypatch):
     slices = [Gpu(name=name, uuid=f"MIG-{number}", units=units) for number in range(8)]
     cards = [Gpu(uuid=f"GPU-{one.uuid}", mig_instances=[one]) for one in slices]
     StandIn(*cards).install(monkeypatch)
-    values = {"bf16_tflop_s": Value(90.0, "TFLOP/s")}
+    values = {"bf16_tflop_s": CheckedValue(90.0, "TFLOP/s")}
     for one in slices:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", one.uuid)
         [seen] = identity.gpus("cuda")
@@ -323,8 +323,8 @@ def test_a_check_bounds_every_part_of_it(quick, monkeypatch):
 def card(number, bf16, copies=50.0):
     """A card's line, as its own process prints it."""
     values = {"bf16_tflop_s": bf16, "host_to_device_gb_s": copies, "power_capped_percent": 80.0}
-    readings = {name: Value(value) for name, value in values.items()}
-    return Line(f"n1 GPU-{number}", "NVIDIA H200", "cuda", readings, "healthy")
+    readings = {name: CheckedValue(value) for name, value in values.items()}
+    return DeviceCheck(f"n1 GPU-{number}", "NVIDIA H200", "cuda", readings, "healthy")
 
 
 @pytest.mark.parametrize(
@@ -417,9 +417,9 @@ def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
 
 
 def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):
-    values = {"memory_gb_s": Value(9.0, "GB/s")}
-    values["bf16_tflop_s"] = Value(None, "TFLOP/s", {"no_gpu": {}})
-    read = Line("n", "d", "cpu", values, "unknown")
+    values = {"memory_gb_s": CheckedValue(9.0, "GB/s")}
+    values["bf16_tflop_s"] = CheckedValue(None, "TFLOP/s", {"no_gpu": {}})
+    read = DeviceCheck("n", "d", "cpu", values, "unknown")
     judged = check.judged(read, {"memory_gb_s": check.Reference(18.0, "datasheet", 645.0)})
     monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
     check_text.show(judged)
@@ -435,8 +435,8 @@ def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):
 @pytest.mark.parametrize("others", [None, 3.0, 86.5])
 def test_a_check_beside_other_load_says_so_first(others, language, monkeypatch, capsys):
     monkeypatch.setattr(check_text, "usual_language", lambda: language)
-    values = {"other_processes_percent": Value(others, "%")}
-    check_text.show(Line("a", "b", "cpu", values, "unknown"))
+    values = {"other_processes_percent": CheckedValue(others, "%")}
+    check_text.show(DeviceCheck("a", "b", "cpu", values, "unknown"))
     sentence = Texts(language, "check")("beside", share="86")
 
     assert (sentence[:12] in capsys.readouterr().out) is (others == 86.5)

@@ -13,7 +13,7 @@ from support import report_rows
 from support.workflow_copy import ROOT
 
 from mfulab.cli import check, watch
-from mfulab.cli.check_text import Line, Value
+from mfulab.cli.check_text import CheckedValue, DeviceCheck
 from mfulab.cli.commands import COMMANDS
 from mfulab.cli.main import main, tree
 from mfulab.core.answer import Answer, Basis, answered, of_change, unanswered
@@ -192,7 +192,7 @@ def test_a_comparison_is_good_where_it_is_decided_and_not_slower(verdict, ratio,
     ("value", "reference", "state"), [(9.0, 9.0, True), (1.0, 9.0, False), (9.0, None, False)]
 )
 def test_a_check_is_good_where_it_was_compared_and_nothing_is_low(value, reference, state):
-    line = Line("n", "d", "cpu", {"memory_gb_s": Value(value, "GB/s")}, "unknown")
+    line = DeviceCheck("n", "d", "cpu", {"memory_gb_s": CheckedValue(value, "GB/s")}, "unknown")
     judged = check.judged(line, {"memory_gb_s": check.Reference(reference, "baseline")})
     told = check.answer(judged).line(asdict(judged))
     VALIDATOR.validate(told)

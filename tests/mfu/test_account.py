@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.device.samplers.reading import Reading
-from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.costs import PhaseCost
 from mfulab.loop.interactive.peaks import WeightedPeaks
 from mfulab.loop.interactive.row import Site, WindowWork, accounted
 from mfulab.mfu.account import account, read
@@ -20,7 +20,7 @@ from mfulab.mfu.step import (
     StepPeaks,
     StepTime,
     StepWork,
-    Traced,
+    TracedTime,
     facts_of,
     without_hidden_matmuls,
 )
@@ -50,7 +50,7 @@ def looped():
     peaks = StepPeaks("spec", peak_tflop_s=PEAK_TFLOP_S, executed_tflop_s=PEAK_TFLOP_S)
     site = Site(torch.bfloat16, torch.device("cpu"), (), lambda *_: WeightedPeaks(peaks))
     formats = {(torch.bfloat16, False): int(FLOPS)}
-    work = WindowWork(Cost(formats, formats), 1, 1.0, Reading(FLOPS, "", "given"))
+    work = WindowWork(PhaseCost(formats, formats), 1, 1.0, Reading(FLOPS, "", "given"))
     window = accounted(work, site, {"spent": json.dumps(SPENT)})
     return window.columns | window.account.budget_columns()
 
@@ -77,7 +77,7 @@ def test_every_door_gives_the_same_account(door):
             ceiling_tflop_s=maybe,
         ),
         counters=st.builds(Counters, utilization_percent=maybe, page_faults_per_s=maybe),
-        traced=st.builds(Traced, spent_ns=st.none() | st.just(SPENT)),
+        traced=st.builds(TracedTime, spent_ns=st.none() | st.just(SPENT)),
     )
 )
 def test_an_account_sums_to_its_step_and_answers_or_says_why_not(facts):
@@ -126,8 +126,8 @@ def test_a_trace_says_why_it_has_no_mfu(change, reason):
     ],
 )
 def test_times_without_any_matmul_are_not_believed(spent_ns, is_seen):
-    seen = without_hidden_matmuls(Traced(spent_ns=spent_ns, copy_percent=1.0))
-    assert seen == Traced(spent_ns=spent_ns if is_seen else None, copy_percent=1.0)
+    seen = without_hidden_matmuls(TracedTime(spent_ns=spent_ns, copy_percent=1.0))
+    assert seen == TracedTime(spent_ns=spent_ns if is_seen else None, copy_percent=1.0)
 
 
 def test_an_account_comes_back_from_its_row():

@@ -16,8 +16,8 @@ from mfulab.core.said import Said
 from mfulab.mfu.conventions import CONVENTIONS
 from mfulab.mfu.explain import (
     FALLBACK_TFLOP_S,
+    Candidate,
     Explanation,
-    Row,
     _wrapped,
     denominators_of,
     tolerance_of,
@@ -88,7 +88,7 @@ def test_words_are_wrapped_at_80_columns_and_none_is_lost(words, indent):
 
 
 def explained(matches, **about):
-    row = Row("mfulab", "a peak", 100.0, 1.0, 50.0, {"experts": 0.04, "peak": -0.05})
+    row = Candidate("mfulab", "a peak", 100.0, 1.0, 50.0, {"experts": 0.04, "peak": -0.05})
     return Explanation("m", "d", row, 50.0, [], [], [row] * matches, reported=50.0, **about)
 
 

@@ -1,7 +1,7 @@
 """Texts that a YAML reader must refuse in one sentence: too deep, too long, or with unsupported
 tags."""
 
-from mfulab.core.yaml_text import DEEPEST, LONGEST, MOST
+from mfulab.core.yaml_text import DEEPEST, LONGEST, MOST_VALUES
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n"
@@ -25,5 +25,5 @@ BAD_YAML = {
     "a list as a key": "? [a]\n: 1",
     "a zero byte": "a: \0",
     "too long": "a: " + "x" * LONGEST,
-    "too many": "a: [" + "1, " * (2 * MOST) + "]",
+    "too many": "a: [" + "1, " * (2 * MOST_VALUES) + "]",
 }

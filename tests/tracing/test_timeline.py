@@ -24,9 +24,9 @@ def test_pieces_are_those_of_the_budget_in_order(tmp_path):
     }
     assert lengths == read.analysis.spent
     parts = [list(run) for run in json.loads(read.row.timeline)]
-    assert sum(count for _, count in parts) == timeline.PARTS
+    assert sum(count for _, count in parts) == timeline.SLICES
     assert [kind for kind, _ in parts] == ["idle", "uncounted", "others"]
-    assert parts[0][1] == timeline.PARTS * 10 // 50
+    assert parts[0][1] == timeline.SLICES * 10 // 50
 
 
 def test_mfu_over_time_is_that_of_the_window_in_the_mean(tmp_path):

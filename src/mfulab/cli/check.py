@@ -19,9 +19,9 @@ from mfulab.cli.check_text import (
     CARD_FLOOR,
     NOTHING_KNOWN,
     STATUS,
-    Line,
+    CheckedValue,
+    DeviceCheck,
     State,
-    Value,
     medians,
 )
 from mfulab.cli.options import AS_JSON, DEVICE_KIND, PATH, command
@@ -51,7 +51,7 @@ EXCLUSIVE = {"--baseline", "--table", "--cards"}  # options that exclude each ot
 KEYS = {"node", "device", "kind", "values", "state"}
 # Beginning of a line of `--json`; srun --label puts a number before it.
 LINE = re.compile(r'\{"(?:answer|node)"')
-EARLIER = TypeAdapter(Line)
+EARLIER = TypeAdapter(DeviceCheck)
 LINKS = ("pcie_lanes", "pcie_generation", "nvlinks")
 
 
@@ -152,12 +152,12 @@ def _run_cards(device: str, as_json: bool) -> int:
     return _status(lines)
 
 
-def _status(lines: Iterable[Line]) -> int:
+def _status(lines: Iterable[DeviceCheck]) -> int:
     """Exit status of the worst of several lines."""
     return STATUS[min((line.state for line in lines), key=[*STATUS].index)]
 
 
-def answer(line: Line) -> Answer:
+def answer(line: DeviceCheck) -> Answer:
     """The lowest share of a reference, in %. It has no value if nothing is known of the device, and
     a doubt if anything is low."""
     compared = [reading for reading in line.values.values() if reading.share is not None]
@@ -180,7 +180,7 @@ def answer(line: Line) -> Answer:
     )
 
 
-def _each_card(device: str) -> Iterator[Line]:
+def _each_card(device: str) -> Iterator[DeviceCheck]:
     kind = identity.resolve(device)
     if not is_gpu(kind):
         raise ConfigurationError(Said("no_cards_here"))
@@ -194,13 +194,13 @@ def _each_card(device: str) -> Iterator[Line]:
         yield replace(line, node=f"{line.node} {gpu.uuid}")
 
 
-def judge_cards(lines: Sequence[Line]) -> list[Line]:
+def judge_cards(lines: Sequence[DeviceCheck]) -> list[DeviceCheck]:
     """Also judges the cards of one node by each other: low if below the median of equal cards. With
     fewer than three there is no median."""
-    judged_lines = list[Line]()
+    judged_lines = list[DeviceCheck]()
     for line in lines:
         median_of = medians(lines, line.device)
-        values = dict[str, Value]()
+        values = dict[str, CheckedValue]()
         for name, reading in line.values.items():
             values[name] = _judge_by_median(name, reading, median_of.get(name))
         is_low = line.state == "low" or values != line.values
@@ -209,7 +209,7 @@ def judge_cards(lines: Sequence[Line]) -> list[Line]:
     return judged_lines
 
 
-def _judge_by_median(name: str, reading: Value, median: float | None) -> Value:
+def _judge_by_median(name: str, reading: CheckedValue, median: float | None) -> CheckedValue:
     """The reading, marked low if it is below `CARD_FLOOR` of the median of equal cards."""
     value = reading.value
     if not median or value is None or name.endswith("_percent"):
@@ -221,7 +221,7 @@ def _judge_by_median(name: str, reading: Value, median: float | None) -> Value:
     return replace(compared, share=share, state="low")
 
 
-def _checked(device: str, baseline: Path | None) -> Line:
+def _checked(device: str, baseline: Path | None) -> DeviceCheck:
     """Measures this node's device and judges it by the baseline, or else by its recording and
     datasheet. Raises ConfigurationError for a baseline of another device."""
     from mfulab.device.compute import prepare
@@ -238,13 +238,13 @@ def _checked(device: str, baseline: Path | None) -> Line:
     if before and before[0].device != name:
         devices: Numbers = {"file": str(baseline), "other": before[0].device, "device": name}
         raise ConfigurationError(Said("baseline_of_another", devices))
-    values = dict[str, Value]()
+    values = dict[str, CheckedValue]()
     for key, reading in readings_of(where).items():
         why = as_json(reading.reason) if reading.reason else {}
-        values[key] = Value(reading.value, reading.unit, why)
+        values[key] = CheckedValue(reading.value, reading.unit, why)
     references = References()
     for key, link in links_of(where).items():
-        values[key] = Value(link.now)
+        values[key] = CheckedValue(link.now)
         references[key] = Reference(link.most, "card_most")
     if before:
         for key, earlier in before[0].values.items():
@@ -253,11 +253,11 @@ def _checked(device: str, baseline: Path | None) -> Line:
         if is_gpu(where):
             references |= printed(values)
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
-    line = Line(socket.gethostname(), name, where.type, values, "unknown")
+    line = DeviceCheck(socket.gethostname(), name, where.type, values, "unknown")
     return judged(line, references)
 
 
-def printed(values: Mapping[str, Value]) -> References:
+def printed(values: Mapping[str, CheckedValue]) -> References:
     """References from the datasheet of this node's GPU. If the power limit lowered the clock, rates
     are scaled to that clock."""
     numbers = {name: reading.value for name, reading in values.items()}
@@ -280,10 +280,10 @@ def printed(values: Mapping[str, Value]) -> References:
     return references
 
 
-def judged(line: Line, references: References) -> Line:
+def judged(line: DeviceCheck, references: References) -> DeviceCheck:
     """The line with reference, share and state of each value. Its own state is `low` if any value
     is, else `healthy` if any has a reference, else `unknown`."""
-    values = dict[str, Value]()
+    values = dict[str, CheckedValue]()
     for name, reading in line.values.items():
         reference = references.get(name, NO_REFERENCE)
         if name.endswith("_percent"):
@@ -297,13 +297,13 @@ def judged(line: Line, references: References) -> Line:
     return replace(line, values=values, state=state)
 
 
-def _with_reference(reading: Value, reference: Reference) -> Value:
+def _with_reference(reading: CheckedValue, reference: Reference) -> CheckedValue:
     """The reading with the fields of its reference."""
     value, source, at_mhz = reference
     return replace(reading, reference=value, source=source, at_mhz=at_mhz)
 
 
-def _judged_percent(name: str, reading: Value, reference: Reference) -> Value:
+def _judged_percent(name: str, reading: CheckedValue, reference: Reference) -> CheckedValue:
     """Judges a percentage of time, such as that with a lowered clock; it needs no reference."""
     value = reading.value
     source = reference.source
@@ -315,7 +315,9 @@ def _judged_percent(name: str, reading: Value, reference: Reference) -> Value:
     return replace(referenced, state=state)
 
 
-def _judged_share(name: str, reading: Value, reference: Reference, kind: str) -> Value:
+def _judged_share(
+    name: str, reading: CheckedValue, reference: Reference, kind: str
+) -> CheckedValue:
     """Judges a rate, a clock or a link by its reference."""
     value = reading.value
     state: State = "unknown"
@@ -398,10 +400,10 @@ def _recorded_transfers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
             yield f"{direction}_gb_s", copied_bytes / float(seconds) / 1e9
 
 
-def _lines(file: str, texts: Iterable[str]) -> list[Line]:
+def _lines(file: str, texts: Iterable[str]) -> list[DeviceCheck]:
     """Parses checks, one per line as `--json` prints them, and skips all other text. Raises
     ConfigurationError if there are none; reports a broken one on stderr."""
-    lines = list[Line]()
+    lines = list[DeviceCheck]()
     for text in texts:
         begin = LINE.search(text)
         if begin is None:
@@ -418,10 +420,10 @@ def _lines(file: str, texts: Iterable[str]) -> list[Line]:
     return lines
 
 
-def _judge_by_nodes(lines: Sequence[Line]) -> list[Line]:
+def _judge_by_nodes(lines: Sequence[DeviceCheck]) -> list[DeviceCheck]:
     """Judges lines in state `unknown` by the median of all nodes with the same device, if there are
     enough."""
-    judged_lines = list[Line]()
+    judged_lines = list[DeviceCheck]()
     for line in lines:
         if line.state == "unknown":
             references = References()

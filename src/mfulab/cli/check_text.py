@@ -31,7 +31,7 @@ NOTHING_KNOWN = Said("check_knows_nothing")
 
 
 @dataclass(frozen=True)
-class Value:
+class CheckedValue:
     """One reading of a check with its reference. `reason` is {key: numbers}, or a text in an older
     line."""
 
@@ -46,17 +46,17 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Line:
+class DeviceCheck:
     """A check of one device, as `--json` prints it."""
 
     node: str
     device: str
     kind: str
-    values: dict[str, Value]
+    values: dict[str, CheckedValue]
     state: State
 
 
-def medians(lines: Iterable[Line], device: str) -> dict[str, float]:
+def medians(lines: Iterable[DeviceCheck], device: str) -> dict[str, float]:
     """Median of each value over the lines of a device; values in fewer than `FEWEST_NODES` lines
     are left out."""
     columns = defaultdict[str, list[float]](list)
@@ -69,7 +69,7 @@ def medians(lines: Iterable[Line], device: str) -> dict[str, float]:
     return {name: median(column) for name, column in columns.items() if len(column) >= FEWEST_NODES}
 
 
-def low(line: Line, language: str = "en") -> str:
+def low(line: DeviceCheck, language: str = "en") -> str:
     """Names the values that are low, and by how much: `bf16_tflop_s −38 % (recording)`."""
     text = Texts(language, "check")
     parts = []
@@ -81,7 +81,7 @@ def low(line: Line, language: str = "en") -> str:
     return ", ".join(parts)
 
 
-def _source(reading: Value, text: Texts) -> str:
+def _source(reading: CheckedValue, text: Texts) -> str:
     """The source of a reference in words."""
     source = text.name("checked_against", reading.source)
     clock = reading.at_mhz
@@ -90,7 +90,7 @@ def _source(reading: Value, text: Texts) -> str:
     return text("at_clock", source=source, clock=clock)
 
 
-def show(line: Line) -> None:
+def show(line: DeviceCheck) -> None:
     """Prints the verdict on one device, and a table of its values."""
     language = usual_language()
     text = Texts(language, "check")
@@ -109,7 +109,7 @@ def show(line: Line) -> None:
     console.print(_values(line, text))
 
 
-def _values(line: Line, text: Texts) -> Table:
+def _values(line: DeviceCheck, text: Texts) -> Table:
     """Table with a row per value; without the columns for references if no value has one."""
     name = Column(text("checked"), no_wrap=True)
     value = Column(text("value"), no_wrap=True, justify="right")
@@ -125,7 +125,7 @@ def _values(line: Line, text: Texts) -> Table:
     return shown
 
 
-def _cells(reading: Value, text: Texts) -> tuple[str, str, str, str]:
+def _cells(reading: CheckedValue, text: Texts) -> tuple[str, str, str, str]:
     """Cells of a reading: value, reference, share, and a remark with its source and state, or the
     reason why there is no value."""
     share = ""
@@ -140,7 +140,7 @@ def _cells(reading: Value, text: Texts) -> tuple[str, str, str, str]:
     return (*numbers, share, remark)
 
 
-def show_nodes(lines: Sequence[Line]) -> None:
+def show_nodes(lines: Sequence[DeviceCheck]) -> None:
     """Prints a table with a row per node, the worst first, and what is low there."""
     language = usual_language()
     text = Texts(language, "check")
@@ -174,7 +174,7 @@ class CardShares:
         return min(self.shares, key=self.shares.__getitem__)
 
 
-def worst_shares(lines: Sequence[Line], device: str) -> CardShares | None:
+def worst_shares(lines: Sequence[DeviceCheck], device: str) -> CardShares | None:
     """The value in which a card of this device falls furthest below the median; None if there are
     fewer than three cards."""
     found = list[CardShares]()
@@ -184,7 +184,9 @@ def worst_shares(lines: Sequence[Line], device: str) -> CardShares | None:
     return min(found, key=lambda compared: compared.shares[compared.slowest], default=None)
 
 
-def _shares(lines: Sequence[Line], device: str, name: str, middle: float) -> dict[str, float]:
+def _shares(
+    lines: Sequence[DeviceCheck], device: str, name: str, middle: float
+) -> dict[str, float]:
     shares = dict[str, float]()
     for line in lines:
         value = None
@@ -195,7 +197,7 @@ def _shares(lines: Sequence[Line], device: str, name: str, middle: float) -> dic
     return shares
 
 
-def cards_sentence(lines: Sequence[Line], device: str) -> Said:
+def cards_sentence(lines: Sequence[DeviceCheck], device: str) -> Said:
     """The sentence about the cards of a device: which one is slow, that none is, or that there are
     too few to compare."""
     count = sum(line.device == device for line in lines)
@@ -210,7 +212,7 @@ def cards_sentence(lines: Sequence[Line], device: str) -> Said:
     return Said("card_low", {**numbers, "card": worst.slowest})
 
 
-def show_cards(lines: Sequence[Line]) -> None:
+def show_cards(lines: Sequence[DeviceCheck]) -> None:
     """Prints a sentence for each kind of card, and a bar per card for the value that differs
     most."""
     console = _console()
@@ -232,7 +234,7 @@ def _number(value: float | None, unit: str = "") -> str:
     return f"{significant(value)} {unit if value is not None else ''}".strip()
 
 
-def prometheus(line: Line) -> Iterator[str]:
+def prometheus(line: DeviceCheck) -> Iterator[str]:
     """Yields lines of Prometheus's text format: each value, its share of the reference, and 1 if
     healthy or 0 if low."""
     node = json.dumps(line.node, ensure_ascii=False)

@@ -31,7 +31,7 @@ NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak
 SPEEDS = {"tokens_per_s", "samples_per_s", "time_s"}
 TEXTS = ("model", "device", "precision", "mode")
 WIDTH = 80  # columns if stdout is not a terminal
-MOST = 1e30  # largest number; the smallest is its inverse
+LARGEST = 1e30  # largest number; the smallest is its inverse
 
 
 class Question(Overrides):
@@ -246,8 +246,12 @@ def _number(key: str, text: str, value: Any) -> float:
     if not is_number or (is_whole and value % 1 != 0):
         wanted = "give_whole_number" if is_whole else "give_number"
         raise ConfigurationError(Said(wanted, {"word": f"{key}={shortened(text)}"}))
-    if abs(value) > MOST or 0 < abs(value) < 1 / MOST:
-        bounds: Numbers = {"word": f"{key}={shortened(text)}", "least": 1 / MOST, "most": MOST}
+    if abs(value) > LARGEST or 0 < abs(value) < 1 / LARGEST:
+        bounds: Numbers = {
+            "word": f"{key}={shortened(text)}",
+            "least": 1 / LARGEST,
+            "most": LARGEST,
+        }
         raise ConfigurationError(Said("give_number_within", bounds))
     if is_whole:
         return int(value)

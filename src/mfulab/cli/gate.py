@@ -49,7 +49,7 @@ LONGEST_SAID = 200  # characters of the last line of a failed command
 
 
 @dataclass(frozen=True)
-class Options:
+class GateOptions:
     """The command's options."""
 
     commands: Sequence[str]
@@ -94,7 +94,7 @@ class Measure:
     """Options for measuring commands, and the pipe to the watcher that kills a command left
     running."""
 
-    options: Options
+    options: GateOptions
     watcher: IO[bytes]
 
     def report_ended(self) -> None:
@@ -152,7 +152,7 @@ class Measure:
 def run(**values: Any) -> int:
     """Measures commands and prints the verdict. Returns the exit status, see `STATUS`. Raises
     ConfigurationError for commands that fail, hang, or do not print the number."""
-    options = Options(**values)
+    options = GateOptions(**values)
     options.check()
     # However the block ends, no command keeps running.
     with ended_by_signals(_end_commands), _watcher() as watcher:

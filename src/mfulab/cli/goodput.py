@@ -2,8 +2,9 @@
 the lost time."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group
@@ -18,8 +19,11 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent
 from mfulab.core.parts import Record, Row
 from mfulab.core.said import Numbers, Said, of_source
-from mfulab.loop.goodput.ladder import RUNGS, Job, job_of
+from mfulab.loop.goodput.ladder import RUNGS, JobTime, job_of
 from mfulab.loop.interactive.show import add_rung
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FIRST = ("step", "lost", "down")  # spans with fixed colours in the figure
 
@@ -74,7 +78,7 @@ def show(
     return follow(frames(), None if prometheus is not None else 1, as_json, prometheus)
 
 
-def answer(job: Job, row: Row) -> Answer:
+def answer(job: JobTime, row: Row) -> Answer:
     """Goodput of a job, in %: the share of its time that went into steps whose result was kept. It
     has no value if no time is known."""
     kept = row["kept_percent"]
@@ -87,14 +91,14 @@ def answer(job: Job, row: Row) -> Answer:
     return answered(kept, "%", "measured", denominator=held_s, denominator_unit="s", doubt=doubt)
 
 
-def _notes(job: Job, text: Texts) -> list[str]:
+def _notes(job: JobTime, text: Texts) -> list[str]:
     notes = [text(key, **values) for key, values in job.notes]
     if job.mfu["steps"] is None:
         notes.append(text("no_mfu"))
     return notes
 
 
-def _picture(job: Job, row: Record, language: str) -> Group:
+def _picture(job: JobTime, row: Record, language: str) -> Group:
     text = Texts(language, "goodput")
     rungs, losses = (Table(box=None, pad_edge=False, show_header=False) for _ in range(2))
     for name in RUNGS:
@@ -116,7 +120,7 @@ def _picture(job: Job, row: Record, language: str) -> Group:
     return Group(summary, rungs, Text(text("where")), losses, *overlapped, *notes)
 
 
-def _draw(job: Job, file: Path, language: str) -> None:
+def _draw(job: JobTime, file: Path, language: str) -> None:
     """Writes the figure as SVG, PNG or PDF, chosen by the file's ending. Raises ConfigurationError
     for any other ending."""
     import seaborn as sns
@@ -139,27 +143,34 @@ def _draw(job: Job, file: Path, language: str) -> None:
     with style.theme():
         figure = style.blank(text("title", job=job.folder), text("summary", **row))
         left, right = figure.subplots(1, 2, width_ratios=(3, 1))
-        start = min(stretch.began for stretch in job.stretches)
-        for stretch in job.stretches:
-            began_s = (stretch.began - start) / 1e9
-            for name, span_ns in stretch.spans.items():
-                span_s = span_ns / 1e9
-                color = colors[name]
-                left.barh(str(stretch.rank), span_s, left=began_s, color=color, linewidth=0)
-                began_s += span_s
+        _draw_ranks(left, job, colors)
         left.set(xlabel=text("seconds"), ylabel=text("rank"))
         left.invert_yaxis()
-        shares = {}
-        for name in RUNGS:
-            if row[f"{name}_percent"] is not None:
-                shares[text(name)] = row[f"{name}_percent"]
-        bars = right.barh(list(shares), list(shares.values()), color=style.PALETTE[0])
-        right.bar_label(bars, fmt="%.1f %%", padding=3)
+        _draw_rungs(right, row, text, style.PALETTE[0])
         right.set(xlabel=text("of_wall"), xlim=(0, 130))
         right.invert_yaxis()
-        handles = [
-            style.dot(colors[name], text.name("span", name), "s") for name in (*FIRST, *others)
-        ]
+        handles = [style.dot(color, text.name("span", name), "s") for name, color in colors.items()]
         style.legend(figure, handles, columns=6)
         file.parent.mkdir(parents=True, exist_ok=True)
         write(figure, file)
+
+
+def _draw_ranks(axes: "Axes", job: JobTime, colors: Mapping[str, str]) -> None:
+    """Draws each rank's spans one after the other, in seconds since the job began."""
+    start = min(stretch.began for stretch in job.stretches)
+    for stretch in job.stretches:
+        began_s = (stretch.began - start) / 1e9
+        for name, span_ns in stretch.spans.items():
+            span_s = span_ns / 1e9
+            axes.barh(str(stretch.rank), span_s, left=began_s, color=colors[name], linewidth=0)
+            began_s += span_s
+
+
+def _draw_rungs(axes: "Axes", row: Record, text: Texts, color: str) -> None:
+    """Draws a bar for each rung that the job has, with its percentage."""
+    shares = {}
+    for name in RUNGS:
+        if row[f"{name}_percent"] is not None:
+            shares[text(name)] = row[f"{name}_percent"]
+    bars = axes.barh(list(shares), list(shares.values()), color=color)
+    axes.bar_label(bars, fmt="%.1f %%", padding=3)

@@ -60,7 +60,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Series:
+class MetricSeries:
     """One time series in an answer of Prometheus: its labels and current value."""
 
     labels: Mapping[str, str]
@@ -164,7 +164,7 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     return ""
 
 
-def _query(server: Server, query: str, hours: float) -> list[Series]:
+def _query(server: Server, query: str, hours: float) -> list[MetricSeries]:
     """Current series of a query, without infinite and NaN values. Raises ConfigurationError if the
     answer is not Prometheus's."""
     minutes = max(1, round(60 * hours))
@@ -179,10 +179,10 @@ def _query(server: Server, query: str, hours: float) -> list[Series]:
     return [one for one in series if math.isfinite(one.value)]
 
 
-def _series(result: Any) -> Series:
+def _series(result: Any) -> MetricSeries:
     """Parses one series of an answer. Raises TypeError if a label is not a text."""
     labels = dict(result["metric"])
     for name, value in labels.items():
         if not isinstance(value, str):
             raise TypeError(f"label {name} is {type(value).__name__}, not text")
-    return Series(labels, float(result["value"][1]))
+    return MetricSeries(labels, float(result["value"][1]))

@@ -103,29 +103,8 @@ def run(
     if not paired.FEWEST_PAIRS <= rounds <= MOST_ROUNDS:
         bounds: Numbers = {"rounds": rounds, "least": paired.FEWEST_PAIRS, "most": MOST_ROUNDS}
         raise ConfigurationError(Said("paired_rounds", bounds))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(ended_by_signals())
-        is_folder = (Path(base) / "scripts").is_dir()
-        code = Path(base).absolute() if is_folder else stack.enter_context(worktree(base))
-        store.check_writable(FOLDER)
-        store.take(FOLDER)  # another command would remove what this one has planned
-        old = Side(code, FOLDER / "old")
-        new = Side(Path.cwd(), FOLDER / "new")
-        old_runs = planned(old, config)
-        new_runs = planned(new, config)
-        runs = [run for run in new_runs if run in old_runs]
-        only_old = [run for run in old_runs if run not in new_runs]
-        only_new = [run for run in new_runs if run not in old_runs]
-        if not runs:
-            options: Numbers = {"config": " ".join(config), "base": base}
-            raise ConfigurationError(Said("paired_no_run_alike", options))
-        sides = [stack.enter_context(warm(side)) for side in (old, new)]
-        reasons: dict[paired.Run, Said] = {}
-        measure = partial(_pair, sides, reasons)
-        matters = noticeable if gate is None else gate
-        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=_report)
-    for run in only_old + only_new:
-        compared.append(paired.Compared(*run, "not comparable", because=Said("planned_by_one")))
+    matters = noticeable if gate is None else gate
+    compared = _compared(base, config, rounds, minutes, matters)
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
     language = usual_language()
@@ -134,6 +113,36 @@ def run(
     form = "json" if as_json else "text"
     title = text("against", new=text("this_checkout"), old=base)
     return compare.tell(compared, title, note, gate, form, language)
+
+
+def _compared(
+    base: str, config: Sequence[str], rounds: int, minutes: float, matters: float
+) -> list[paired.Compared]:
+    """Plans both sides and measures the runs that both have; the other runs are not comparable.
+    Raises ConfigurationError if the sides have no run in common."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ended_by_signals())
+        code = Path(base).absolute()
+        if not (code / "scripts").is_dir():
+            code = stack.enter_context(worktree(base))
+        store.check_writable(FOLDER)
+        store.take(FOLDER)  # another command would remove what this one has planned
+        old = Side(code, FOLDER / "old")
+        new = Side(Path.cwd(), FOLDER / "new")
+        old_runs = planned(old, config)
+        new_runs = planned(new, config)
+        runs = [run for run in new_runs if run in old_runs]
+        if not runs:
+            options: Numbers = {"config": " ".join(config), "base": base}
+            raise ConfigurationError(Said("paired_no_run_alike", options))
+        sides = [stack.enter_context(warm(side)) for side in (old, new)]
+        reasons: dict[paired.Run, Said] = {}
+        measure = partial(_pair, sides, reasons)
+        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=_report)
+    for run in [*old_runs, *new_runs]:
+        if run not in runs:
+            compared.append(paired.Compared(*run, "not comparable", because=Said("planned_by_one")))
+    return compared
 
 
 def _report(progress: Said) -> None:

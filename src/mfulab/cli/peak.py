@@ -14,7 +14,7 @@ from mfulab.core.printing import say_json
 from mfulab.core.said import Said
 from mfulab.core.said import as_json as said_as_json
 from mfulab.core.terminal import Terminal, table
-from mfulab.device.datasheets import MOST, Datasheet, datasheets, find
+from mfulab.device.datasheets import MOST_LISTED, Datasheet, datasheets, find
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.device.samplers.reading import UNTOLD
@@ -43,7 +43,7 @@ def show(device: str | None, precision: str | None, as_json: bool, language: str
     raises UnknownDeviceError, as for an unknown name."""
     text = Texts(language, "peak")
     products = variants(device) if device is not None and not as_json else ()
-    if 1 < len(products) <= MOST:
+    if 1 < len(products) <= MOST_LISTED:
         _print_variants(device or "", products, precision, text)
         return 0
     sheet = None if device is None else find(device)

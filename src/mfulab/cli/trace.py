@@ -109,7 +109,7 @@ _LEFT_OUT = {
 def run(**values: Any) -> int:
     """Reads traces, joins the ranks of a job and prints the result. Returns 1 if a file could not
     be read or a gate failed, else 0."""
-    options = Options(**values)
+    options = TraceOptions(**values)
     if options.jobs:
         return _ranks(options)
     if options.compare or options.gate:
@@ -118,7 +118,7 @@ def run(**values: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Options:
+class TraceOptions:
     """The command's options."""
 
     words: Sequence[str]
@@ -156,7 +156,7 @@ class Options:
         return {"steps": self.steps, "peaks": _stated_peaks(self.peaks)}
 
 
-def _ranks(options: Options) -> int:
+def _ranks(options: TraceOptions) -> int:
     """Reads the ranks of a job in several processes and prints its verdict. Returns the exit
     status."""
     from mfulab.cli import trace_ranks
@@ -169,7 +169,7 @@ def _ranks(options: Options) -> int:
     )
 
 
-def _compared(options: Options) -> int:
+def _compared(options: TraceOptions) -> int:
     """Prints the difference of two traces, the old one given first. Returns the exit status."""
     from mfulab.cli import trace_compare
 
@@ -180,7 +180,7 @@ def _compared(options: Options) -> int:
     return trace_compare.compare(paths, options.gate, options.as_json, options.language, **reading)
 
 
-def _read_all(options: Options) -> int:
+def _read_all(options: TraceOptions) -> int:
     paths = files(options.words)
     if options.perfetto and len(paths) != 1:
         tracks = Said("tracks_for_one", {"count": len(paths)})
@@ -215,7 +215,7 @@ def _joined(read: Read, fill: Filling | None) -> Record:
     return row | trace_columns(row)
 
 
-def _model_of(options: Options) -> Filling | None:
+def _model_of(options: TraceOptions) -> Filling | None:
     """Function that fills a row with the FLOPs of `--model`; None without that option. Raises
     ConfigurationError if its other options are given without it."""
     if options.model is not None:

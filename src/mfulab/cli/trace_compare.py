@@ -27,7 +27,7 @@ from mfulab.mfu.three_lines import at_least, is_part
 from mfulab.mfu.traced import trace_columns
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.device_time import CAUSES
-from mfulab.tracing.difference import Difference, Part, difference
+from mfulab.tracing.difference import ComparedPart, Difference, difference
 
 MOST_PARTS = 15
 
@@ -86,7 +86,7 @@ def compare(
 
 
 @dataclass(frozen=True)
-class Step:
+class ComparedStep:
     """A step of one of two compared traces."""
 
     analysis: Analysis
@@ -102,15 +102,17 @@ class Step:
         return at_least(self.row, f"{percent(mfu)} %")
 
 
-def _step(read: Read, text: Texts) -> Step:
+def _step(read: Read, text: Texts) -> ComparedStep:
     row = read.row.model_dump()
     if read.analysis is None:
         raise ConfigurationError(Said("compared_without_step", {"trace": str(row["trace"])}))
     device = device_name(text, read.analysis, row["device"])
-    return Step(read.analysis, row | trace_columns(row), device)
+    return ComparedStep(read.analysis, row | trace_columns(row), device)
 
 
-def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float | None) -> None:
+def _show(
+    text: Texts, steps: Sequence[ComparedStep], compared: Difference, gate: float | None
+) -> None:
     console = Terminal(highlight=False)
     first, second = steps
     devices = "one_device" if first.device == second.device else "two_devices"
@@ -138,7 +140,7 @@ def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float 
 
 def _tables(console: Terminal, text: Texts, compared: Difference) -> None:
     """Prints the difference by kind of time, then by operator."""
-    step = Part("step", "", "", compared.before, compared.after)
+    step = ComparedPart("step", "", "", compared.before, compared.after)
     parts = (*compared.kinds(), step)
     kinds = [{"kind": _kind(text, part), **_times(text, part)} for part in parts]
     table(console, text, "budget", kinds)
@@ -153,11 +155,11 @@ def _tables(console: Terminal, text: Texts, compared: Difference) -> None:
     table(console, text, "differences", lines)
 
 
-def _kind(text: Texts, part: Part) -> str:
+def _kind(text: Texts, part: ComparedPart) -> str:
     return text(KINDS.get(part.kind, part.kind))
 
 
-def _times(text: Texts, part: Part) -> dict[str, str]:
+def _times(text: Texts, part: ComparedPart) -> dict[str, str]:
     """Cells with the time of a part before and after, and the change."""
     change = with_minus(f"{float(part.difference) / 1e6:+,.3f}")
     if not part.before:
@@ -171,7 +173,7 @@ def _ms(span_ns: Fraction) -> str:
     return milliseconds(float(span_ns) / 1e6)
 
 
-def _details(steps: Sequence[Step], compared: Difference, failed: bool) -> Record:
+def _details(steps: Sequence[ComparedStep], compared: Difference, failed: bool) -> Record:
     """Fields of the line of JSON."""
     parts = []
     for part in compared.parts:
@@ -193,5 +195,5 @@ def _details(steps: Sequence[Step], compared: Difference, failed: bool) -> Recor
     }
 
 
-def _both_ms(times: Difference | Part) -> dict[str, float]:
+def _both_ms(times: Difference | ComparedPart) -> dict[str, float]:
     return {"before_ms": float(times.before) / 1e6, "after_ms": float(times.after) / 1e6}

@@ -13,7 +13,7 @@ from mfulab.core.said import Said
 
 LONGEST = 1 << 22  # characters; parsed at about 4 MB/s
 DEEPEST = 100  # lists and mappings within one another; configs hold fewer than ten
-MOST = 200_000  # values, counted again at each alias; more is a mistake
+MOST_VALUES = 200_000  # values, counted again at each alias; more is a mistake
 # Several times faster; PyYAML may be built without it.
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Errors of PyYAML for a value that does not fit its tag, such as `!!bool x` or `!!int ''`.
@@ -60,8 +60,8 @@ def _check_depth(text: str) -> None:
             depth -= 1
         if depth > DEEPEST:
             raise ValueError(f"nested deeper than {DEEPEST}")
-        if count > 2 * MOST:
-            raise ValueError(f"holds more than {MOST:,} values")
+        if count > 2 * MOST_VALUES:
+            raise ValueError(f"holds more than {MOST_VALUES:,} values")
 
 
 class _Size:
@@ -75,8 +75,8 @@ class _Size:
     def check(self, content: object) -> None:
         """Raises ValueError if the content has too many values or levels, or contains itself."""
         values, levels = self._of(content)
-        if values > MOST:
-            raise ValueError(f"its aliases make more than {MOST:,} values")
+        if values > MOST_VALUES:
+            raise ValueError(f"its aliases make more than {MOST_VALUES:,} values")
         if levels > DEEPEST:
             raise ValueError(f"nested deeper than {DEEPEST}")
 

@@ -9,7 +9,7 @@ from mfulab.peaks.facts import datasheets as datasheets
 from mfulab.peaks.names import normalised as normalised
 from mfulab.peaks.names import typed_names as typed_names
 
-MOST = 8  # products listed in a message
+MOST_LISTED = 8  # products listed in a message
 
 
 class UnknownDeviceError(ConfigurationError, LookupError):
@@ -30,5 +30,5 @@ def _said(device: str, choices: tuple[Datasheet, ...]) -> Said:
     numbers = {"device": shortened(device)}
     if not choices:
         return Said("no_datasheet", numbers)
-    products = ", ".join(sheet.device for sheet in choices[:MOST])
+    products = ", ".join(sheet.device for sheet in choices[:MOST_LISTED])
     return Said("no_datasheet_near", numbers | {"near": products})

@@ -62,7 +62,7 @@ def _denominator(said: Said, tflop_s: float) -> Denominator:
 
 
 @dataclass(frozen=True)
-class Row:
+class Candidate:
     """MFU of a speed by one convention and one peak."""
 
     convention: str  # its name, or its choices if it has none
@@ -86,11 +86,11 @@ class Explanation:
 
     model: str  # its name
     device: str  # the datasheet's name
-    ours: Row  # MFU of this project's convention
+    ours: Candidate  # MFU of this project's convention
     tflop_s: float  # of each device, by this project's convention
-    conventions: Sequence[Row]  # each named convention, over the device's dense peak
-    denominators: Sequence[Row]  # each other peak, under this project's FLOPs
-    matches: Sequence[Row]  # rows that give the reported number, the simplest first
+    conventions: Sequence[Candidate]  # each named convention, over the device's dense peak
+    denominators: Sequence[Candidate]  # each other peak, under this project's FLOPs
+    matches: Sequence[Candidate]  # rows that give the reported number, the simplest first
     reported: float | None = None  # that number, in percent
     # number of combinations of choices and peaks with no more changes than the best match; all of
     # them if none matches
@@ -98,60 +98,60 @@ class Explanation:
     # share that they give of all numbers within a quarter of the reported one
     chance_percent: float | None = None
     tolerance: float = TOLERANCE  # points within which a combination gives the reported number
-    # name of each `Row.denominator` as a sentence, for other languages
+    # name of each `Candidate.denominator` as a sentence, for other languages
     peaks: Mapping[str, Said] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         """Our MFU, what gives the reported one, and a line for each convention and each peak."""
         return "\n".join(line.text for line in self.lines())
 
-    def lines(self, language: str = "en") -> "Iterator[Line]":
+    def lines(self, language: str = "en") -> "Iterator[StyledLine]":
         """Lines of the explanation, with the styles of a terminal; conventions keep their names."""
         text = Texts(language, "explain")
         ours = self.ours
         mfu = in_percent(ours.mfu_percent)
-        yield Line(text("ours", model=self.model, device=self.device, mfu=mfu), "bold")
+        yield StyledLine(text("ours", model=self.model, device=self.device, mfu=mfu), "bold")
         speed = quantity(1e12 * self.tflop_s, "FLOP/s", 4)
         top = quantity(1e12 * ours.peak_tflop_s, "FLOP/s", 4)
-        yield Line(text("speed", speed=speed, top=top, of=self._peak(ours, text)))
+        yield StyledLine(text("speed", speed=speed, top=top, of=self._peak(ours, text)))
         if ours.mfu_percent > 100:
-            yield Line(text("above_peak"), "red")
+            yield StyledLine(text("above_peak"), "red")
         if self.reported is not None:
             yield from self._reported_lines(self.reported, text)
-        yield Line(f"\n{text('conventions')}")
+        yield StyledLine(f"\n{text('conventions')}")
         for row in self.conventions:
             yield from _row_lines(row, _convention(row.convention, text), text)
-        yield Line(f"\n{text('denominators')}")
+        yield StyledLine(f"\n{text('denominators')}")
         for row in self.denominators:
             yield from _row_lines(row, self._peak(row, text), text)
 
-    def _peak(self, row: Row, text: Texts) -> str:
+    def _peak(self, row: Candidate, text: Texts) -> str:
         """Name of the peak under a row, in the text's language."""
         said = self.peaks.get(row.denominator)
         if said is None:
             return row.denominator
         return verdicts.say(said, text.language)
 
-    def _reported_lines(self, reported: float, text: Texts) -> "Iterator[Line]":
+    def _reported_lines(self, reported: float, text: Texts) -> "Iterator[StyledLine]":
         """Lines on the combinations that give the reported number, on how many were tried, and on
         how many numbers those give."""
         numbers = {"reported": reported, "tolerance": self.tolerance}
         if not self.matches:
-            yield Line(text("none", **numbers))
-            yield Line(text("tried_both", count=self.tried, **numbers))
+            yield StyledLine(text("none", **numbers))
+            yield StyledLine(text("tried_both", count=self.tried, **numbers))
             return
-        yield Line(text("is_one_of", **numbers))
+        yield StyledLine(text("is_one_of", **numbers))
         for row in self.matches[:SHOWN]:
             convention = _convention(row.convention, text)
             yield from _wrapped(f"  {in_percent(row.mfu_percent)}  {convention}", 10)
             yield from _wrapped(f"{'':10}{text('over', peak=self._peak(row, text))}", 10)
         if len(self.matches) > SHOWN:
-            yield Line(f"  {text('further', count=len(self.matches) - SHOWN)}")
-        yield Line(text("tried", count=self.tried, **numbers))
+            yield StyledLine(f"  {text('further', count=len(self.matches) - SHOWN)}")
+        yield StyledLine(text("tried", count=self.tried, **numbers))
         if self.chance_percent is not None:
-            yield Line(text("of_numbers", chance=percent(self.chance_percent), **numbers))
+            yield StyledLine(text("of_numbers", chance=percent(self.chance_percent), **numbers))
         if self.may_be_chance:
-            yield Line(text("chance"), "yellow")
+            yield StyledLine(text("chance"), "yellow")
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -163,7 +163,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Line:
+class StyledLine:
     """A line of text, and its style on a terminal."""
 
     text: str
@@ -177,7 +177,7 @@ def _convention(name: str, text: Texts) -> str:
     return ", ".join(text.name("choice", choice) for choice in name.split(", "))
 
 
-def _row_lines(row: Row, name: str, text: Texts) -> Iterator[Line]:
+def _row_lines(row: Candidate, name: str, text: Texts) -> Iterator[StyledLine]:
     """Lines with an MFU and its name, and with the points that each choice adds to ours."""
     yield from _wrapped(f"{row.mfu_percent:7.1f}  {name}", 9)
     added = []
@@ -189,17 +189,17 @@ def _row_lines(row: Row, name: str, text: Texts) -> Iterator[Line]:
         yield from _wrapped(f"{'':9}{', '.join(added)}", 9, "dim")
 
 
-def _wrapped(long: str, indent: int, style: str = "") -> Iterator[Line]:
+def _wrapped(long: str, indent: int, style: str = "") -> Iterator[StyledLine]:
     """Breaks a sentence into lines of at most 80 columns, all but the first indented; a wide letter
     takes two."""
     line = ""
     for word in re.split(r"(?<=\S) ", long):
         longer = f"{line} {word}" if line else word
         if cell_len(longer) > WIDTH and line.strip():
-            yield Line(line, style)
+            yield StyledLine(line, style)
             longer = f"{'':{indent}}{word.lstrip()}"
         line = longer
-    yield Line(line, style)
+    yield StyledLine(line, style)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class _Search:
     """Combinations that were tried for a reported number: those that give it, and the MFU of
     all."""
 
-    matches: Sequence[Row]
+    matches: Sequence[Candidate]
     tried: Sequence[float]
 
 
@@ -229,7 +229,7 @@ def explained(
         change("mfulab", OURS, denominator, counted, samples_per_s, first)
         for denominator in denominators
     )
-    conventions = list[Row]()
+    conventions = list[Candidate]()
     for known in CONVENTIONS:
         if _matters(known.choices, counted):
             row = change(known.name, known.choices, first, counted, samples_per_s, first)
@@ -256,16 +256,16 @@ def explained(
     )
 
 
-def _search(rows: Sequence[Row], reported: float) -> _Search:
+def _search(rows: Sequence[Candidate], reported: float) -> _Search:
     """Combinations that give a reported number, simplest first, each number and peak once."""
 
-    def simplicity(row: Row) -> tuple[int, bool, float]:
+    def simplicity(row: Candidate) -> tuple[int, bool, float]:
         return row.changes, row.convention not in NAMED, abs(row.mfu_percent - reported)
 
     tolerance = tolerance_of(reported)
     near = [row for row in rows if abs(row.mfu_percent - reported) <= tolerance]
     near.sort(key=simplicity)
-    simplest = dict[tuple[float, str, int], Row]()
+    simplest = dict[tuple[float, str, int], Candidate]()
     for row in near:
         simplest.setdefault((round(row.mfu_percent, 1), row.denominator, row.changes), row)
     matches = list(simplest.values())
@@ -366,7 +366,7 @@ def change(
     samples_per_s: float,
     first: Denominator,
     source: str = "",
-) -> Row:
+) -> Candidate:
     """MFU of `choices` over `denominator`, with what each choice adds to ours over `first`.
     `samples_per_s` is that of one device."""
 
@@ -383,7 +383,7 @@ def change(
     differences = (after - before for before, after in pairwise([*points, result]))
     steps = dict(zip((*ORDER, "peak"), differences, strict=True))
     per_token = flops(counted, choices) / counted.tokens
-    return Row(name, denominator.name, denominator.tflop_s, per_token, result, steps, source)
+    return Candidate(name, denominator.name, denominator.tflop_s, per_token, result, steps, source)
 
 
 def _matters(choices: Choices, counted: Work) -> bool:
@@ -406,7 +406,7 @@ def _matters(choices: Choices, counted: Work) -> bool:
 
 def _everything(
     counted: Work, samples_per_s: float, denominators: Sequence[Denominator]
-) -> Iterator[Row]:
+) -> Iterator[Candidate]:
     """Yields every combination of choices and peaks that matters for this model."""
     conventions = {convention.choices: convention for convention in CONVENTIONS}
     for values in product(*(POSSIBLE[choice] for choice in ORDER)):

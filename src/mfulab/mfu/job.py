@@ -28,7 +28,7 @@ BUS: Mapping[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     **dict.fromkeys(("allgather", "reducescatter", "alltoall"), lambda n: (n - 1) / n),
 }
-MOST = 20  # kinds and sizes of collectives in one cell
+MOST_COLLECTIVES = 20  # kinds and sizes of collectives in one cell
 Place = TypeVar("Place")  # a rank, or a device of one
 Collective = tuple[str, int, int | None]  # kind, bytes and processes
 
@@ -138,7 +138,7 @@ def bandwidths(ranks: Sequence[Row]) -> str | None:
     if not found:
         return None
     found.sort(key=lambda bandwidth: -bandwidth.ms * bandwidth.calls)
-    return json.dumps(list(map(vars, found[:MOST])))
+    return json.dumps(list(map(vars, found[:MOST_COLLECTIVES])))
 
 
 def link_bytes(row: Row) -> Known:

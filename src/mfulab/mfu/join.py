@@ -116,7 +116,7 @@ def setting_of(row: Values) -> Setting:
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class MeasuredCeilings:
     """Row of the table of ceilings: the limits of one number format, or of the memory."""
 
     format: str | None = None
@@ -141,16 +141,16 @@ class Ceiling:
         return (self.disturbed_replicates or 0) >= (self.replicates or 1)
 
 
-CEILING = tuple(field.name for field in fields(Ceiling))
+CEILING = tuple(field.name for field in fields(MeasuredCeilings))
 
 
-def ceiling_of(row: Values, devices: Known = None) -> Ceiling:
+def ceiling_of(row: Values, devices: Known = None) -> MeasuredCeilings:
     """Reads a ceiling from its row, with the rates of several devices together."""
     values = pick_present(row, CEILING)
     for name, value in values.items():
         if value and name.endswith(("_tflop_s", "_gb_s")):
             values[name] = (devices or 1) * value
-    return Ceiling(**values)
+    return MeasuredCeilings(**values)
 
 
 def _counted(flops: Values, mode: str, count: str) -> Known:
@@ -430,9 +430,15 @@ def profile_columns(
 def _rates(setting: Setting, time: Known, energy: Known, flops: Known) -> dict[str, Known]:
     """Samples and tokens per second, samples and FLOPs per joule."""
     samples = product(setting.calls, setting.batch_size)
-    tokens = product(samples, 1 if setting.kind == "decoding" else setting.sequence_length)
-    per_joule = {"samples_per_j": ratio(samples, energy), "flops_per_j": ratio(flops, energy)}
-    return {"samples_per_s": ratio(samples, time), "tokens_per_s": ratio(tokens, time), **per_joule}
+    tokens = samples
+    if setting.kind != "decoding":
+        tokens = product(samples, setting.sequence_length)
+    return {
+        "samples_per_s": ratio(samples, time),
+        "tokens_per_s": ratio(tokens, time),
+        "samples_per_j": ratio(samples, energy),
+        "flops_per_j": ratio(flops, energy),
+    }
 
 
 def module_times(

@@ -45,7 +45,7 @@ COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRung:
     """A rung that a row has, its value in percent, and whether it belongs to this row's falling
     order."""
 
@@ -59,15 +59,15 @@ class Drop:
     """Two neighbouring rungs of a row's falling order: `above` is higher than `below` by
     `points`."""
 
-    above: Measured
-    below: Measured
+    above: MeasuredRung
+    below: MeasuredRung
 
     @property
     def points(self) -> float:
         return self.above.percent - self.below.percent
 
 
-def measured(row: Mapping[str, object]) -> list[Measured]:
+def measured(row: Mapping[str, object]) -> list[MeasuredRung]:
     """Rungs that a row of the profile table has, in the ladder's order."""
     rungs = []
     for rung in RUNGS:
@@ -82,7 +82,7 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
             falls = falls and row.get("effective_precision") in rung.precisions
         if rung.instead is not None:
             falls = falls and number(row.get(rung.instead)) is None
-        rungs.append(Measured(rung.column, percent, falls))
+        rungs.append(MeasuredRung(rung.column, percent, falls))
     return rungs
 
 

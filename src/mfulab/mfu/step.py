@@ -105,7 +105,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedTime:
     """Times and shares of the step in a trace of it."""
 
     matmul_percent: Known = None
@@ -133,7 +133,7 @@ class StepFacts:
     work: StepWork = StepWork()
     peaks: StepPeaks = StepPeaks()
     counters: Counters = Counters()
-    traced: Traced = Traced()
+    traced: TracedTime = TracedTime()
 
     @property
     def on_cpu(self) -> bool:
@@ -212,15 +212,15 @@ def facts_of(row: Row) -> StepFacts:
     )
 
 
-def traced(row: Row) -> Traced:
+def traced(row: Row) -> TracedTime:
     """Facts of a trace in the columns of a row. Raises ValueError if a cell is no JSON."""
-    shares = vars(group(Traced, row))
+    shares = vars(group(TracedTime, row))
     cells = {name: parse_json(text(row.get(name)) or "{}") for name in _CELLS}
     spent = parse_json(text(row.get("spent")) or "null")
-    return Traced(**{**shares, **cells, "spent_ns": spent})
+    return TracedTime(**{**shares, **cells, "spent_ns": spent})
 
 
-def without_hidden_matmuls(seen: Traced) -> Traced:
+def without_hidden_matmuls(seen: TracedTime) -> TracedTime:
     """Drops the times if no matmul was seen in them: compiled code hides the step's matmuls."""
     spent_ns = seen.spent_ns or {}
     if spent_ns.get("products", 0) + spent_ns.get("uncounted", 0):

@@ -98,13 +98,18 @@ def quotient_interval(
     """95 % confidence interval of a quotient of independent measures: relative half-widths add as
     squares. A measure without an interval counts as exact. None if all of them do, or if the value
     is None."""
-    low = [*(_width(term, 1) for term in numerators), *(_width(term, 2) for term in denominators)]
-    high = [*(_width(term, 2) for term in numerators), *(_width(term, 1) for term in denominators)]
-    if value is None or not any(low):
+    below = list[Known]()
+    above = list[Known]()
+    for measure in numerators:
+        below.append(_width(measure, 1))
+        above.append(_width(measure, 2))
+    for measure in denominators:
+        below.append(_width(measure, 2))
+        above.append(_width(measure, 1))
+    if value is None or not any(below):
         return None, None
-    below = math.hypot(*drop_none(low))
-    above = math.hypot(*drop_none(high))
-    return value * math.exp(-below), value * math.exp(above)
+    low = value * math.exp(-math.hypot(*drop_none(below)))
+    return low, value * math.exp(math.hypot(*drop_none(above)))
 
 
 def _width(measure: Measure, bound: int) -> Known:

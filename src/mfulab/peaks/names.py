@@ -185,11 +185,16 @@ def _with_model(name: str) -> list[str]:
     """Names that share the first word of `name` that is a known model, those with most words in
     common first."""
     words = name.split()
-    known = {word for other in _by_name() for word in other.split()}
+    words_of = {other: other.split() for other in _by_name()}
+    known = set().union(*words_of.values())
     model = next((word for word in words if word in known and _MODEL.fullmatch(word)), None)
-    names = [other for other in _by_name() if model in other.split()]
-    shared = {other: len(set(words) & set(other.split())) for other in names}
-    return sorted(names, key=lambda other: (-shared[other], *_shortest(other)))
+    names = [other for other, its_words in words_of.items() if model in its_words]
+
+    def rank(other: str) -> tuple[int, int, str]:
+        shared = set(words).intersection(words_of[other])
+        return -len(shared), *_shortest(other)
+
+    return sorted(names, key=rank)
 
 
 def _similar(name: str) -> list[str]:

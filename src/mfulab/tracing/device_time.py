@@ -33,7 +33,7 @@ MOST_OF_GRAPHS = 0.1  # of compute time: with more of it in graphs, operators ha
 # had waited for the device or without that; it was launched in time and waited in its queue; or
 # the trace links it to no launch.
 CAUSES = ("synchronisation", "starved", "queued", "unlinked")
-Part = tuple[str, str, str]  # kind of time, operator, kernel or cause, and shapes
+PartKey = tuple[str, str, str]  # kind of time, operator, kernel or cause, and shapes
 
 
 class Owned(NamedTuple):
@@ -283,10 +283,10 @@ class DeviceTime:
             return Said("inside_compiled")
         return None
 
-    def _find_owners(self) -> dict[Part, list[Owned]]:
+    def _find_owners(self) -> dict[PartKey, list[Owned]]:
         """Groups activities by kind of time, operator and shapes. Where activities overlap, the
         first kind in `SPENT` counts."""
-        owners = dict[Part, list[Owned]]()
+        owners = dict[PartKey, list[Owned]]()
         covered = NONE
         left = np.ones(len(self.executed.begin), bool)
         for kind, chosen in self.layers.items():
@@ -300,9 +300,9 @@ class DeviceTime:
             covered = union(join([covered, own]))
         return owners
 
-    def _sum_parts(self) -> dict[Part, int]:
+    def _sum_parts(self) -> dict[PartKey, int]:
         """Nanoseconds per kind of time, operator and shapes, and of idle time per cause."""
-        parts = dict[Part, int]()
+        parts = dict[PartKey, int]()
         for part, several in self.launched_by.items():
             parts[part] = sum(owned.time_ns for owned in several)
         for cause, time in self.idle_causes.items():

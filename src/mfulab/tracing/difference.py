@@ -10,7 +10,7 @@ NOISE = 2.0  # a difference within so many standard errors is noise
 
 
 @dataclass(frozen=True)
-class Part:
+class ComparedPart:
     """Nanoseconds per step, before and after, of one kind of time, operator and shapes."""
 
     kind: str
@@ -29,7 +29,7 @@ class Part:
 class Difference:
     """Difference of one step between two traces. Its parts, largest first, sum to it."""
 
-    parts: list[Part]
+    parts: list[ComparedPart]
     before: Fraction
     after: Fraction
     # two standard errors of the difference ÷ `before`; None without two marked steps in each trace
@@ -50,11 +50,11 @@ class Difference:
             return "slower"
         return "faster"
 
-    def kinds(self) -> list[Part]:
+    def kinds(self) -> list[ComparedPart]:
         """Parts summed per kind of time, largest difference first."""
-        sums: dict[str, Part] = {}
+        sums: dict[str, ComparedPart] = {}
         for part in self.parts:
-            kind = sums.get(part.kind, Part(part.kind, "", "", Fraction(), Fraction()))
+            kind = sums.get(part.kind, ComparedPart(part.kind, "", "", Fraction(), Fraction()))
             sums[part.kind] = replace(
                 kind, before=kind.before + part.before, after=kind.after + part.after
             )
@@ -65,11 +65,11 @@ def difference(before: Analysis, after: Analysis) -> Difference:
     """Compares one step of `after` with one of `before`."""
     old = Fraction(before.window.length, before.window.steps)
     new = Fraction(after.window.length, after.window.steps)
-    parts = list[Part]()
+    parts = list[ComparedPart]()
     for key in dict.fromkeys((*before.parts, *after.parts)):
         old_part = Fraction(before.parts.get(key, 0), before.window.steps)
         new_part = Fraction(after.parts.get(key, 0), after.window.steps)
-        parts.append(Part(*key, old_part, new_part))
+        parts.append(ComparedPart(*key, old_part, new_part))
     lengths = [analysis.window.lengths for analysis in (before, after)]
     are_marked = all(len(steps) > 1 for steps in lengths)
     noise = None

@@ -82,7 +82,7 @@ BYTES = {
     "Float8_e4m3fn": 1,
     "Float8_e5m2": 1,
 }
-MOST = 2**62  # columns hold numbers below it
+BOUND = 2**62  # columns hold numbers below it
 MOST_LETTERS = 60  # of a category's name
 MOST_GROUP = 200  # characters of a process group's ranks, which torch cuts after thirty
 
@@ -355,7 +355,7 @@ def _collective(args: Args) -> Collective | None:
     counts = args.sent, args.received, args.group_size
     if args.dtype not in BYTES:
         return None
-    if not all(isinstance(count, int) and 0 <= count < MOST for count in counts):
+    if not all(isinstance(count, int) and 0 <= count < BOUND for count in counts):
         return None
     kind = str(args.collective).replace("_", "").lower()
     group = str(args.group_ranks or args.group_name or "")
@@ -417,7 +417,7 @@ def _blocks(grid: object) -> int:
 
 def _integers(values: list[Any]) -> Indices:
     """Converts values to integers; -1 for a value that is no integer."""
-    if set(map(type, values)) == {int} and min(values) > -MOST and max(values) < MOST:
+    if set(map(type, values)) == {int} and min(values) > -BOUND and max(values) < BOUND:
         return np.array(values, np.int64)
     return np.array(list(map(_integer, values)), np.int64)
 
@@ -427,6 +427,6 @@ def _integer(value: Any) -> int:
         number = value if type(value) is int else int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
-    if -MOST < number < MOST:
+    if -BOUND < number < BOUND:
         return number
     return -1

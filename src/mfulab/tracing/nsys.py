@@ -219,11 +219,15 @@ class Export:
         copy_kinds = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", "id", "label"))
         for table, (name_columns, name_of) in _ACTIVITIES.items():
             is_copy = "MEM" in table
-            labels = copy_kinds if is_copy else {}
+            labels = {}
+            if is_copy:
+                labels = copy_kinds
             for span, row in self._spans(table, *_PLACE, *name_columns):
                 owner, device, context, stream, number, x, y, z, *name_keys = row
                 name = name_of([labels.get(key) or self._name(key) for key in name_keys])
-                kind = COPY if is_copy else kind_of(name)
+                kind = COPY
+                if not is_copy:
+                    kind = kind_of(name)
                 process = (owner or 0) >> 24 & 0xFFFFFF
                 gpu = int(self.devices.get((process, device), device or 0))
                 stream = (context or 0) << 32 | (stream or 0)

@@ -22,7 +22,7 @@ Ranges = npt.NDArray[np.float64]  # rows of begin and end, µs
 
 
 @dataclass(frozen=True)
-class Part:
+class TracePart:
     """Selects events that begin between two times in µs. Marks of steps must begin between two
     narrower times, so that no step is cut."""
 
@@ -46,7 +46,7 @@ class Part:
         return is_inside or not _is_mark(event)
 
 
-def part_of(path: Path) -> Part | None:
+def part_of(path: Path) -> TracePart | None:
     """Reads a large file once to choose a part of it; None for a file that is read whole."""
     stream = Stream(path)
     if stream.unpacked_bytes < LARGE_BYTES:
@@ -75,7 +75,7 @@ def part_of(path: Path) -> Part | None:
     return _of_time(times)
 
 
-def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> Part:
+def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> TracePart:
     """Part with the middle step and as many steps around it as there is room for."""
     first = last = len(marks) // 2
     while last - first + 1 < len(marks):
@@ -92,16 +92,16 @@ def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> Part:
         "all": len(marks),
         "percent": 100 * _events(times, begin, end) / (SAMPLED * len(times)),
     }
-    return Part(begin, end, chosen[0, 0], chosen[-1, 1], Said("part_of_steps", numbers))
+    return TracePart(begin, end, chosen[0, 0], chosen[-1, 1], Said("part_of_steps", numbers))
 
 
-def _of_time(times: npt.NDArray[np.float64]) -> Part:
+def _of_time(times: npt.NDArray[np.float64]) -> TracePart:
     """Middle part of a file without marks of steps."""
     room = MOST_EVENTS // SAMPLED
     first = (len(times) - room) // 2
     begin, end = times[[first, first + room]].tolist()
     share = 100 * room / len(times)
-    return Part(begin, end, begin, end, Said("part_of_time", {"percent": share}))
+    return TracePart(begin, end, begin, end, Said("part_of_time", {"percent": share}))
 
 
 def _reach(marks: Ranges) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -452,11 +453,10 @@ def _verdict(
         if count > 8:
             names += ", …"
         return Said("ranks_in_turn", {**times_waited, "count": count, "ranks": names}), None
-    more = {
-        "compute": slowest.compute_ms - float(np.median([times.compute_ms for times in ranks])),
-        "copy": slowest.copy_ms - float(np.median([times.copy_ms for times in ranks])),
-        "idle": slowest.idle_ms - float(np.median([times.idle_ms for times in ranks])),
-    }
+    more = {}
+    for name in ("compute", "copy", "idle"):
+        own_ms = attrgetter(f"{name}_ms")
+        more[name] = own_ms(slowest) - float(np.median(list(map(own_ms, ranks))))
     cause = max(more, key=lambda name: more[name])
     if more[cause] < LEAST_CAUSE * slowest.waited_for_ms:
         cause = "unknown"

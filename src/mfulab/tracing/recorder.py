@@ -25,6 +25,7 @@ from mfulab.tracing.trace import (
     Launches,
     Pair,
     Span,
+    Times,
     Trace,
     TraceError,
     Transfer,
@@ -224,27 +225,44 @@ def _without_impossible(trace: Trace) -> Trace:
     end = np.concatenate([events.end for events in columns])
     is_possible = end - begin < PAUSE_NS
     if is_possible.any() and begin[is_possible].max() - begin[is_possible].min() > PAUSE_NS:
-        order = np.argsort(begin, kind="stable")
-        run = np.empty(len(begin), np.int64)
-        run[order] = np.cumsum(np.diff(begin[order], prepend=begin[order[0]]) > PAUSE_NS)
-        is_possible &= run == np.bincount(run[is_possible]).argmax()
-    count = len(trace.activities)
-    mine = trace.activities
+        is_possible &= _is_in_largest_run(begin, is_possible)
+    activities = trace.activities
+    count = len(activities)
+    of_activities = is_possible[:count]  # a view
     called = begin[count:][is_possible[count:]]
-    if len(called):
-        is_possible[:count] &= (mine.begin != 0) | (called.min() <= CLOCKS_APART_NS)
-    launch = launch_of(trace)
-    linked = (launch >= 0) & is_possible[:count]
-    early = linked & (mine.begin < np.append(trace.launches.begin, 0)[launch] - CLOCKS_APART_NS)
-    most = mine.device.max(initial=0) + 1
-    of_device = [np.bincount(mine.device[chosen], minlength=most) for chosen in (early, linked)]
-    is_possible[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
+    if len(called) and called.min() > CLOCKS_APART_NS:
+        of_activities &= activities.begin != 0
+    of_activities &= ~_precedes_launch(trace, of_activities)
     if is_possible.all():
         return trace
     masks = np.split(is_possible, np.cumsum(list(map(len, columns[:2]))))
     kept = trace.chosen(*masks)
     kept.notes.append(Said("impossible_times", {"count": int((~is_possible).sum())}))
     return kept
+
+
+def _is_in_largest_run(begin: Times, is_possible: Chosen) -> Chosen:
+    """True for events of the run that holds most possible ones. Runs are an hour apart."""
+    order = np.argsort(begin, kind="stable")
+    run = np.empty(len(begin), np.int64)
+    run[order] = np.cumsum(np.diff(begin[order], prepend=begin[order[0]]) > PAUSE_NS)
+    in_largest: Chosen = run == np.bincount(run[is_possible]).argmax()
+    return in_largest
+
+
+def _precedes_launch(trace: Trace, is_possible: Chosen) -> Chosen:
+    """True for activities long before their launch, on devices where fewer than half are."""
+    activities = trace.activities
+    launch = launch_of(trace)
+    linked = (launch >= 0) & is_possible
+    launched = np.append(trace.launches.begin, 0)[launch]
+    early = linked & (activities.begin < launched - CLOCKS_APART_NS)
+    devices = activities.device.max(initial=0) + 1
+    early_count = np.bincount(activities.device[early], minlength=devices)
+    linked_count = np.bincount(activities.device[linked], minlength=devices)
+    few_are = 2 * early_count < linked_count
+    precedes: Chosen = early & few_are[activities.device]
+    return precedes
 
 
 def _trim(activities: Activities, mine: Indices) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from mfulab.tracing.formats import reader_of
 from mfulab.tracing.intervals import Intervals, exclusive, within
 from mfulab.tracing.trace import Times, Trace
 
-PARTS = 240  # of a step, in the short form
+SLICES = 240  # of a step, in the short form
 POINTS = 400  # of MFU over a window
 PROCESS = 900_000_000  # no system gives a process this number; that of the row is added
 TRACKS = ("verdict", "budget", "idle")
@@ -40,11 +40,11 @@ def pieces(device_time: DeviceTime) -> dict[str, Intervals]:
 
 
 def short(device_time: DeviceTime) -> str:
-    """JSON of the first step in `PARTS` equal parts: the kind that took most of each, as runs of
+    """JSON of the first step in `SLICES` equal parts: the kind that took most of each, as runs of
     [kind, number of parts]."""
     begin = device_time.window.begin
     step_ns = device_time.window.length / device_time.window.steps
-    edges = np.linspace(begin, begin + step_ns, PARTS + 1).round().astype(np.int64)
+    edges = np.linspace(begin, begin + step_ns, SLICES + 1).round().astype(np.int64)
     spans = pieces(device_time)
     shares = [within(intervals, edges[:-1], edges[1:]) for intervals in spans.values()]
     names = list(spans)

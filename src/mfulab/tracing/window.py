@@ -53,7 +53,7 @@ MOST_TRIED = 500  # kernels that are tried to divide steps: each takes a pass to
 
 
 @dataclass(frozen=True)
-class Mark:
+class StepMark:
     """One step as the host marked it: its number, and its begin and end in ns."""
 
     number: int
@@ -191,9 +191,9 @@ def _profiler_steps(trace: Trace) -> list[Window]:
     """Windows of the steps that torch.profiler numbered, one per run of consecutive numbers."""
     numbers = list(map(_STEP.fullmatch, trace.names))
     kinds = [match[1] if match else None for match in numbers]
-    marks = {Mark(int(found.kind), found.begin, found.end) for found in _ranges(trace, kinds)}
+    marks = {StepMark(int(found.kind), found.begin, found.end) for found in _ranges(trace, kinds)}
     ordered = sorted(marks, key=lambda mark: (mark.number, mark.begin, mark.end))
-    runs = list[list[Mark]]()
+    runs = list[list[StepMark]]()
     for mark in ordered:
         if runs and mark.number == runs[-1][-1].number + 1:
             runs[-1].append(mark)
@@ -204,7 +204,7 @@ def _profiler_steps(trace: Trace) -> list[Window]:
     return _with_dropped(found, len(runs) - len(kept))
 
 
-def _longest(runs: Sequence[list[Mark]]) -> list[list[Mark]]:
+def _longest(runs: Sequence[list[StepMark]]) -> list[list[StepMark]]:
     """The longest runs, at most `MOST_WINDOWS`, in their order; of equally long ones the first."""
     by_length = sorted(range(len(runs)), key=lambda index: -len(runs[index]))
     return [runs[index] for index in sorted(by_length[:MOST_WINDOWS])]
@@ -270,10 +270,10 @@ def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[Range]:
 def _engine_steps(trace: Trace) -> list[Window]:
     """Windows of the longest run of consecutive engine steps, per kind (prefill, decoding,
     mixed)."""
-    longest = dict[str, list[Mark]]()
+    longest = dict[str, list[StepMark]]()
     counts = Counter[str]()
     ranges = _ranges(trace, _phases(trace.names))
-    numbered = [Mark(number, found.begin, found.end) for number, found in enumerate(ranges)]
+    numbered = [StepMark(number, found.begin, found.end) for number, found in enumerate(ranges)]
     for kind, several in groupby(numbered, lambda mark: ranges[mark.number].kind):
         run = list(several)
         counts[kind] += len(run)
@@ -294,7 +294,7 @@ def _by_torch(trace: Trace) -> list[Window]:
         times = _least_often(trace, prefix)
         if len(times) >= LEAST_REPEATS:
             spans = enumerate(pairwise(times), start=1)
-            run = [Mark(number, begin, end) for number, (begin, end) in spans]
+            run = [StepMark(number, begin, end) for number, (begin, end) in spans]
             return [_stretch(trace, run, Said("between_ranges", {"name": prefix.strip("#")}))]
     return []
 
@@ -392,7 +392,7 @@ def _called_between(trace: Trace, main: Indices, first: int, last: int) -> tuple
     return int(activities.begin[main[first]]), int(activities.begin[main[last]])
 
 
-def _work(trace: Trace, run: Sequence[Mark]) -> Times:
+def _work(trace: Trace, run: Sequence[StepMark]) -> Times:
     """Nanoseconds of work of each mark: device time of its launches; if launches are missing, of
     what begins in it; without a device, time of host operators."""
     activities = trace.activities
@@ -415,7 +415,7 @@ def _work(trace: Trace, run: Sequence[Mark]) -> Times:
     return before[until] - before[since]
 
 
-def _without_stubs(trace: Trace, run: list[Mark]) -> list[Mark]:
+def _without_stubs(trace: Trace, run: list[StepMark]) -> list[StepMark]:
     """Drops a mark with next to no work at either end, which the loop's end left. Joins marks
     without work to the step before them."""
     work = _work(trace, run)
@@ -430,7 +430,7 @@ def _without_stubs(trace: Trace, run: list[Mark]) -> list[Mark]:
     if empty[1:-1].any():  # the loop marks steps twice: marks without work are no stubs
         first = int(empty[0])
         last = len(run)
-    steps = list[Mark]()
+    steps = list[StepMark]()
     for mark, work_ns in zip(run[first:last], work[first:last].tolist(), strict=True):
         if work_ns or not steps:
             steps.append(mark)
@@ -439,7 +439,7 @@ def _without_stubs(trace: Trace, run: list[Mark]) -> list[Mark]:
     return steps
 
 
-def _without_warm_up(run: list[Mark]) -> list[Mark]:
+def _without_warm_up(run: list[StepMark]) -> list[StepMark]:
     """Drops first steps that took so much longer than nearly all later ones that they were warm-up.
     Keeps steps that are long and short in turn."""
     others = sorted(mark.length for mark in run)  # lengths of the steps after `first`
@@ -456,7 +456,7 @@ def _without_warm_up(run: list[Mark]) -> list[Mark]:
     return run[first:]
 
 
-def _stretch(trace: Trace, marks: list[Mark], how: Said) -> Window:
+def _stretch(trace: Trace, marks: list[StepMark], how: Said) -> Window:
     """Window of one run's steps, without stubs and warm-up. It reaches from the end of earlier work
     on the device to the end of the steps' own work: a period is the time between two completions,
     which the host's marks do not show."""

@@ -533,7 +533,7 @@ def test_the_attainable_is_empty_with_its_reason(capsys):
             model(torch.randn(4, 8))
     assert window.row["attainable_mfu_percent"] is None
     assert "attainable" not in capsys.readouterr().out, "MFU says what is missing"
-    given = peaks.attainable_s(costs.Cost(), peaks.WeightedPeaks(), torch.device("cpu"), 1)
+    given = peaks.attainable_s(costs.PhaseCost(), peaks.WeightedPeaks(), torch.device("cpu"), 1)
     assert given == (None, Said("bytes_unknown"))
 
 

@@ -39,7 +39,7 @@ class Head(BaseModel):
     boot_ns: Moment | None = None
 
 
-class Line(BaseModel):
+class JournalLine(BaseModel):
     """Any other line: what the time since the previous line was spent on, up to `ns` after the
     process began."""
 
@@ -72,7 +72,7 @@ class Attempt:
     clock: str
     began: int
     boot_ns: int | None
-    lines: list[Line]
+    lines: list[JournalLine]
     torn: int = 0
 
     @property
@@ -101,7 +101,7 @@ class Stretch:
 
 
 @dataclass
-class Job:
+class JobTime:
     """Wall time of a job in ns, and its stretches, whose spans sum to ranks × wall. Of the spans,
     `step` is time of steps that were kept, `lost` of steps that were run again, and `unknown` what
     no line covers. `timed` holds the number and the ns of each rank's kept steps, without the first
@@ -155,7 +155,7 @@ class Job:
         }
 
 
-def job_of(folder: Path) -> Job:
+def job_of(folder: Path) -> JobTime:
     """Computes the ladder of the job whose journals are in `folder`. Raises ConfigurationError if
     there is no journal, or if a rank ran twice at once."""
     attempts, unread = _attempts(folder)
@@ -163,7 +163,7 @@ def job_of(folder: Path) -> Job:
     attempts.sort(key=lambda attempt: (attempt.rank, attempt.began))
     by_rank = itertools.groupby(attempts, lambda attempt: attempt.rank)
     ranks = {rank: list(of_rank) for rank, of_rank in by_rank}
-    job = Job(
+    job = JobTime(
         folder=folder.name,
         wall=0,
         attempts=max(map(len, ranks.values())),
@@ -208,7 +208,7 @@ def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
     return attempts, [str(why) for why in unread]
 
 
-def _push_apart(folder: Path, job: Job, before: Attempt, after: Attempt) -> None:
+def _push_apart(folder: Path, job: JobTime, before: Attempt, after: Attempt) -> None:
     """Moves the begin of an attempt to the end of the one before, with a note that their clocks
     differ. Raises ConfigurationError if the same clock shows that both ran at once."""
     if after.clock == before.clock and after.boot_ns is not None:
@@ -239,12 +239,12 @@ def read(file: Path) -> Attempt | None:
         clock=clock,
         began=head.unix_ns,
         boot_ns=boot_ns,
-        lines=[Line(ns=0, step=0)],
+        lines=[JournalLine(ns=0, step=0)],
     )
     for text in filter(None, texts):
         last = attempt.lines[-1]
         try:
-            line = Line.model_validate_json(text)
+            line = JournalLine.model_validate_json(text)
         except ValidationError:
             attempt.torn += 1
             continue
@@ -298,7 +298,7 @@ def _ends_of_steps(attempt: Attempt) -> dict[int | None, int]:
     return {line.step: attempt.began + line.ns for line in attempt.lines if line.trains}
 
 
-def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> None:
+def _account(job: JobTime, attempts: Sequence[Attempt], began: int, ended: int) -> None:
     """Adds the stretches of one rank's wall time: its attempts, in order, and the gaps between
     them."""
     now = began
@@ -329,7 +329,7 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
     job.stretches.append(Stretch(rank, now, {"down": ended - now}))
 
 
-def _mfu(job: Job, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
+def _mfu(job: JobTime, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
     """MFU of the kept steps over all ranks, and the share of useful tokens; None if a rank's is
     unknown."""
     rows: list[list[float | None]] = []  # per rank: FLOPs, TFLOP offered by its peak, useful share

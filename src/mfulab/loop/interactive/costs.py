@@ -33,7 +33,7 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cost:
+class PhaseCost:
     """FLOPs of a phase by format, needed and executed, bytes that matmuls moved, and numbers of
     equal `products`. `unshown` FLOPs ran outside modules without a node of autograd: nothing shows
     whether the next phase has them too. `useful` FLOPs served real tokens; None if the model's
@@ -57,7 +57,7 @@ class Cost:
         """FLOPs that were executed."""
         return sum(self.executed_formats.values())
 
-    def same_flops(self, other: "Cost | None") -> bool:
+    def same_flops(self, other: "PhaseCost | None") -> bool:
         """True if another cost has the same FLOPs; which of them are useful depends on the data
         alone."""
         return other is not None and (self.formats, self.executed_formats) == (
@@ -84,7 +84,7 @@ class Phase:
     through: Mapping[int, int | None] | None = None
 
 
-def cost_of_all(counts: Sequence[tuple[Cost, int]]) -> Cost:
+def cost_of_all(counts: Sequence[tuple[PhaseCost, int]]) -> PhaseCost:
     """Sums costs, each times its number of phases. If some know which of their FLOPs are useful,
     all FLOPs of the others count as useful."""
     needed = Counter[Format]()
@@ -102,10 +102,10 @@ def cost_of_all(counts: Sequence[tuple[Cost, int]]) -> Cost:
             useful += count * (cost.model if cost.useful is None else cost.useful)
     uncounted = frozenset[str]().union(*(cost.uncounted for cost, _ in counts))
     unshown = sum(count * cost.unshown for cost, count in counts)
-    return Cost(needed, executed, moved, uncounted, useful, products, unshown)
+    return PhaseCost(needed, executed, moved, uncounted, useful, products, unshown)
 
 
-def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
+def cost_of(operations: Operations, real: RealTokens | None = None) -> PhaseCost:
     """Cost of counted operations without the optimiser's. `real` tokens, if known, decide which
     FLOPs are useful."""
     needed = operations.by_format()
@@ -122,7 +122,7 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
             flops = round(totals.flops / totals.calls)
             size = round(moved_bytes / totals.calls)
             products[number_format, flops, size] += totals.calls
-    return Cost(
+    return PhaseCost(
         needed,
         executed,
         moved,
@@ -217,9 +217,9 @@ class Sums:
     reused."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[int, ...], tuple[Sequence[Cost | None], Cost | None]] = {}
+        self._sums: dict[tuple[int, ...], tuple[Sequence[PhaseCost | None], PhaseCost | None]] = {}
 
-    def of(self, costs: Sequence[Cost | None]) -> Cost | None:
+    def of(self, costs: Sequence[PhaseCost | None]) -> PhaseCost | None:
         """Sum of the costs; None if one is unknown."""
         key = tuple(map(id, costs))
         if key not in self._sums:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from mfulab.core.said import Said
 from mfulab.flops.counter import Operations
 from mfulab.flops.useful import RealTokens
-from mfulab.loop.interactive.costs import Cost, Kind, cost_of
+from mfulab.loop.interactive.costs import Kind, PhaseCost, cost_of
 
 # This many kinds that differ only in inner shapes, and cost the same, show the cost of all others
 # like them.
@@ -82,7 +82,7 @@ class Fillings:
             filling = self._of_kinds[kind] = self._of_entries[entry]
             filling.useful[self._position] = useful
 
-    def applied(self, kind: Kind, cost: Cost) -> Cost:
+    def applied(self, kind: Kind, cost: PhaseCost) -> PhaseCost:
         """Cost of a kind with the mean useful FLOPs of its filling, if it has one."""
         if kind not in self._of_kinds:
             return cost
@@ -93,7 +93,7 @@ class CountedKinds:
     """Costs of counted kinds; None for a kind of which two counts differ."""
 
     def __init__(self) -> None:
-        self._costs: dict[Kind, Cost | None] = {}
+        self._costs: dict[Kind, PhaseCost | None] = {}
         self._of_sizes: defaultdict[object, list[Kind]] = defaultdict(list)
 
     def __len__(self) -> int:
@@ -102,10 +102,10 @@ class CountedKinds:
     def __contains__(self, kind: Kind) -> bool:
         return kind in self._costs
 
-    def __getitem__(self, kind: Kind) -> Cost | None:
+    def __getitem__(self, kind: Kind) -> PhaseCost | None:
         return self._costs[kind]
 
-    def note(self, kind: Kind, cost: Cost) -> bool:
+    def note(self, kind: Kind, cost: PhaseCost) -> bool:
         """Records a count; False if it differs from one before."""
         if kind not in self._costs:
             self._of_sizes[kind.signature, kind.sizes].append(kind)
@@ -114,7 +114,7 @@ class CountedKinds:
         self._costs[kind] = None
         return False
 
-    def alike(self, kind: Kind) -> Cost | None:
+    def alike(self, kind: Kind) -> PhaseCost | None:
         """Cost of kinds that differ only in inner shapes (experts' shares of the tokens); None
         unless several were counted and all cost the same."""
         kinds = self._of_sizes.get((kind.signature, kind.sizes), ())
@@ -188,7 +188,7 @@ class KnownCosts:
         them."""
         return len(self._kinds), len(self._derived)
 
-    def cost(self, kind: Kind) -> Cost | None:
+    def cost(self, kind: Kind) -> PhaseCost | None:
         """Cost of a kind; None if it was not counted and follows from no others."""
         if kind in self._kinds:
             cost = self._kinds[kind]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from mfulab.loop.interactive.batches import samples_of
-from mfulab.loop.interactive.costs import Cost, Kind, describe
+from mfulab.loop.interactive.costs import Kind, PhaseCost, describe
 from mfulab.loop.interactive.counting import in_compiled_code
 from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.moments import Moments
@@ -49,7 +49,9 @@ class Loop:
         self.tick_s = 0.0
         self.is_noted = False
 
-    def open(self, settle: Callable[[], None], publish: Callable[[Cost | None, int], None]) -> None:
+    def open(
+        self, settle: Callable[[], None], publish: Callable[[PhaseCost | None, int], None]
+    ) -> None:
         """Begins to watch. `settle` is called before each moment. `publish` is called with the cost
         of a step, None if unknown, and the number of such steps."""
         self._publish = publish
@@ -167,7 +169,7 @@ class Loop:
         return not counted
 
     def _stop_watching(
-        self, step: EndedStep, calls: Sequence[object], cost: Cost | None, of_forwards: bool
+        self, step: EndedStep, calls: Sequence[object], cost: PhaseCost | None, of_forwards: bool
     ) -> None:
         resolution_s = self.clock.resolution_s
         if isinstance(self.clock, EventClock):

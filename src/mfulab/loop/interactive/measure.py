@@ -20,7 +20,7 @@ from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import per_step
 from mfulab.loop.goodput.journal import Journal, journal_of
 from mfulab.loop.interactive import row
-from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.costs import PhaseCost
 from mfulab.loop.interactive.given import Given, peaks_given
 from mfulab.loop.interactive.hooks import apart
 from mfulab.loop.interactive.loop import Loop
@@ -381,7 +381,7 @@ class Measurement:
         flops = self._given.flops_per_step
         if flops is not None:
             formats = {(self._dtype(), False): int(flops)}
-            return row.same_work(steps, Cost(formats, formats), Reading(flops, "", "given"))
+            return row.same_work(steps, PhaseCost(formats, formats), Reading(flops, "", "given"))
         if self._given.batch is not None:
             return row.work_of_batch(steps, self.models, self._given.batch)
         return row.counted_work(steps, self._phases)

@@ -20,7 +20,7 @@ from mfulab.device.peaks import Peak
 from mfulab.device.samplers.reading import first_available, sampling
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.loop.interactive.costs import Cost, Flops
+from mfulab.loop.interactive.costs import Flops, PhaseCost
 from mfulab.mfu.causes import OTHERS
 from mfulab.mfu.step import Known, StepPeaks
 from mfulab.mfu.utilization import GIGA, TERA, default_basis, roof, weights
@@ -233,7 +233,7 @@ def bandwidth(device: torch.device, measuring: bool) -> float | Said:
 
 
 def attainable_s(
-    cost: Cost, peaks: WeightedPeaks, device: torch.device, steps: int
+    cost: PhaseCost, peaks: WeightedPeaks, device: torch.device, steps: int
 ) -> tuple[float | None, Said | None]:
     """Seconds of a step with each product on its own roofline and all other operators fused away,
     or the reason why they are unknown.

@@ -17,7 +17,7 @@ from mfulab.core.said import Said
 from mfulab.flops.layers import outermost
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.compiled import CompiledPhases
-from mfulab.loop.interactive.costs import Cost, Kind, Phase, Sums, describe
+from mfulab.loop.interactive.costs import Kind, Phase, PhaseCost, Sums, describe
 from mfulab.loop.interactive.counting import in_compiled_code, state
 from mfulab.loop.interactive.endings import Ending, Endings
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
@@ -31,11 +31,11 @@ HOOK_S = 3e-6  # host time that a hook adds to a call
 _IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE = Kind(("outside",), ())
 _FAILED = Kind(("failed",), ())
-_NO_COST = Cost()
+_NO_COST = PhaseCost()
 _DONE = Phase(_OUTSIDE, _OUTSIDE)
 
 
-class Calls:
+class DescribedCalls:
     """Describes forward passes by their arguments. `described` are those since the caller last
     cleared it. `look_s` is the host time (s) of the last description, with a hook of its own."""
 
@@ -100,7 +100,7 @@ class Phases:
         self._current = _DONE
         self._optimizers: list[torch.optim.Optimizer] = []
         self.done: list[Phase] = []
-        self.calls = Calls(models)
+        self.calls = DescribedCalls(models)
         self.hooks = Hooks(models, self._switch.fail, on["compilation"])
 
     def open(self) -> None:
@@ -207,7 +207,7 @@ class Phases:
             names = [name.partition(".")[2] for name in names]
         return outermost(names)
 
-    def cost(self, phases: Sequence[Phase]) -> Cost | None:
+    def cost(self, phases: Sequence[Phase]) -> PhaseCost | None:
         """Cost of phases together; None if one is of a kind that was not counted and follows from
         no others."""
         costs = [

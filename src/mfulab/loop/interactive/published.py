@@ -25,7 +25,7 @@ from mfulab.device import is_gpu
 if TYPE_CHECKING:
     import torch
 
-    from mfulab.loop.interactive.costs import Cost, Format
+    from mfulab.loop.interactive.costs import Format, PhaseCost
 
 INTERVAL_S = 1.0
 # An older rate is not shown: its process waits, or has long steps.
@@ -128,7 +128,7 @@ class Published:
         with suppress(OSError):
             self._file.unlink()
 
-    def note_steps(self, cost: "Cost | None", steps: int) -> None:
+    def note_steps(self, cost: "PhaseCost | None", steps: int) -> None:
         """Adds steps that each have this cost, None if unknown. Publishes once a second, if all
         costs are known."""
         self._steps += steps

@@ -16,7 +16,7 @@ from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
 from mfulab.loop.interactive.batches import UNKNOWN, samples_of
-from mfulab.loop.interactive.costs import Cost, Flops, Phase, cost_of, cost_of_all
+from mfulab.loop.interactive.costs import Flops, Phase, PhaseCost, cost_of, cost_of_all
 from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.unwatched import UnwatchedSteps
@@ -79,7 +79,7 @@ class LoopStep:
     part, or `watched`."""
 
     seconds: float
-    cost: Cost | None
+    cost: PhaseCost | None
     samples: int | None
     counted: bool
     compiled: bool = False
@@ -91,7 +91,7 @@ class WindowWork:
     """Total cost of the steps whose FLOPs are known, their number and their seconds. `reading` is
     the source, or the reason if there are none."""
 
-    total: Cost | None
+    total: PhaseCost | None
     steps: int
     seconds: float
     reading: Reading
@@ -318,7 +318,7 @@ def work_of_batch(
     return same_work(steps, cost, reading)
 
 
-def same_work(steps: Sequence[LoopStep], cost: Cost, reading: Reading) -> WindowWork:
+def same_work(steps: Sequence[LoopStep], cost: PhaseCost, reading: Reading) -> WindowWork:
     """Work of steps that all cost the same."""
     count = len(steps)
     seconds = sum(step.seconds for step in steps)
@@ -404,7 +404,7 @@ class Site:
     lies_on: Sequence[torch.device]
     peaks: Callable[[Flops, Flops], WeightedPeaks]
 
-    def peaks_of(self, cost: Cost | None) -> WeightedPeaks:
+    def peaks_of(self, cost: PhaseCost | None) -> WeightedPeaks:
         """Peaks for the work of a window; without work, only the format is known."""
         if cost is None:
             precision = allowed_precision(self.dtype, self.device, convolutions=False)
@@ -421,7 +421,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Window:
+class AccountedWindow:
     """Account of a window's mean step, its columns, and the reasons why some of them are empty."""
 
     account: Account
@@ -429,7 +429,7 @@ class Window:
     readings: Readings
 
 
-def accounted(work: WindowWork, site: Site, seen: Mapping[str, Cell]) -> Window:
+def accounted(work: WindowWork, site: Site, seen: Mapping[str, Cell]) -> AccountedWindow:
     """Accounts for the mean step, not the median, since all FLOPs count. `seen` holds columns of
     times, counters and a trace; its `mean_s` is the step's time if its work is unknown."""
     weighted = site.peaks_of(work.total)
@@ -449,7 +449,7 @@ def accounted(work: WindowWork, site: Site, seen: Mapping[str, Cell]) -> Window:
         }
         for name in _SHARES:
             shares[name] = getattr(step.shares, name)
-        return Window(step, shares, readings)
+        return AccountedWindow(step, shares, readings)
     if weighted.reason:
         readings["peak_tflop_s"] = Reading(None, "TFLOP/s", "computed peak", reason=weighted.reason)
     if site.why_no_mfu:
@@ -472,7 +472,7 @@ def accounted(work: WindowWork, site: Site, seen: Mapping[str, Cell]) -> Window:
         "ceiling_other_processes_percent": weighted.step.ceiling_other_processes_percent,
         **{name: getattr(step.shares, name) for name in (*_SHARES, "useful_mfu_percent")},
     }
-    return Window(step, columns, readings)
+    return AccountedWindow(step, columns, readings)
 
 
 _OF_OFU = ("expected_mfu_percent", "ofu_percent")

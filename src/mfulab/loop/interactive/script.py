@@ -23,7 +23,7 @@ from mfulab.device import is_gpu
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.hooks import Hooks, skip_frame
 from mfulab.loop.interactive.trainings import (
-    PARTS,
+    TIME_PARTS,
     Optimizers,
     Training,
     Trainings,
@@ -576,7 +576,7 @@ class Split:
         for name, seconds in zip(itertools.chain(*finished), self._clock.intervals(), strict=False):
             total_s[name] += seconds
         row = dict[str, float | None]()
-        for name in PARTS:
+        for name in TIME_PARTS:
             row[f"{name}_ms"] = 1e3 * total_s[name] / len(finished) if name in total_s else None
         return row
 

@@ -285,7 +285,7 @@ class Trainings:
         key = "forward_step" if training.of_forwards else "optimizer_step"
         how = text(key, ends=training.ends)
         parts = []
-        for name in PARTS:
+        for name in TIME_PARTS:
             ms = result.row.get(f"{name}_ms")
             if ms is not None:
                 parts.append(text(name, ms=f"{ms:.3f}"))
@@ -358,4 +358,4 @@ class Trainings:
             say(f"mfulab measure {name}: the row is not written: {error}", file=sys.stderr)
 
 
-PARTS = ("loader", "copy", "forward", "backward", "optimiser", "other")
+TIME_PARTS = ("loader", "copy", "forward", "backward", "optimiser", "other")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.costs import PhaseCost
 from mfulab.loop.interactive.structure import sequence_number
 from mfulab.timing.clocks import Clock
 
@@ -20,7 +20,7 @@ ENOUGH_FORWARDS = 24
 # Hooks return for one step after this time, and at least and at most this many steps.
 CHECK_S = 1.0
 FEWEST = 16
-MOST = 65536
+MOST_UNWATCHED = 65536
 # Largest share of a step that looking at each call's arguments may take.
 LOOK = 1e-3
 # An event costs a GPU's host some microseconds: a thousandth of this many times the shortest time
@@ -37,13 +37,13 @@ class Assumed:
     watched step differed, so that the cost is unknown. `compiled` numbers the steps in which torch
     compiled."""
 
-    cost: Cost | None = None
+    cost: PhaseCost | None = None
     samples: int | None = None
     doubtful: bool = False
     compiled: list[int] = field(default_factory=list)
 
     @property
-    def sure_cost(self) -> Cost | None:
+    def sure_cost(self) -> PhaseCost | None:
         """Cost of each step; None if it is unknown or in doubt."""
         if self.doubtful:
             return None
@@ -118,7 +118,7 @@ class UnwatchedSteps:
         self.seen += 1
         if index < len(self.calls) and self.calls[index] == described:
             return True
-        self.seen = -MOST  # no number of calls in a step
+        self.seen = -MOST_UNWATCHED  # no number of calls in a step
         return False
 
     def sizes(self) -> list[int]:
@@ -170,5 +170,5 @@ class Steadiness:
         of a clock with this resolution."""
         step_s = max(self.step_s, 1e-9)
         group = max(1, math.ceil(resolution_s / step_s))
-        most = min(MOST, max(FEWEST, int(CHECK_S / step_s)))
+        most = min(MOST_UNWATCHED, max(FEWEST, int(CHECK_S / step_s)))
         return group * math.ceil(most / group), group
