@@ -3,7 +3,6 @@ from a warm worker if there are several."""
 
 import atexit
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +36,7 @@ from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import Composition, compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, device_of, script
 from mfulab.lab.planning.runs import Plan, Run
-from mfulab.lab.runtime import client, lifetime, processes
+from mfulab.lab.runtime import client, lifetime
 from mfulab.measurements.registry import MEASUREMENTS
 
 CONFIG_FLAGS = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
@@ -221,23 +220,11 @@ def _measure(run: Run, prefix: str, report: Callable[[str], None]) -> None:
         report(name)
     log = config.with_name("log")
     began = time.monotonic()
-    command = [
-        sys.executable,
-        "-S",
-        "-E",
-        client.__file__,
-        script("run"),
-        run.step,
-        "--config",
-        str(config.absolute()),
-    ]
-    with log.open("w") as file:
-        # The client ends with this process, even if this one is killed.
-        environment = {**os.environ, processes.WORKFLOW: str(os.getpid())}
-        done = subprocess.run(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-    if done.returncode:
+    command = [script("run"), run.step, "--config", str(config.absolute())]
+    status = client.in_child(command, str(log))
+    if status:
         say(log.read_text(), file=sys.stderr)
-        sys.exit(done.returncode)
+        sys.exit(status)
     took = text("done", time=time.monotonic() - began)
     report(f"    {took}")
 

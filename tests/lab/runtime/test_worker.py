@@ -130,9 +130,8 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(
-    tree: Path, kernel: str, socket: str | None, time_limit_s: float = 600
-) -> subprocess.Popen[str]:
+def planned(tree: Path, kernel: str, time_limit_s: float = 600) -> list[str]:
+    """Writes the config of a run without a row; returns the client's arguments for it."""
     folder = folder_of(tree, kernel)
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("row.csv", "samples.csv", "pid"):
@@ -141,13 +140,20 @@ def start(
     config |= {"precision": {"name": "fp32", "dtype": "float32"}, "device": {"type": "cpu"}}
     config |= {"timing": {"time_limit_s": time_limit_s}}
     (folder / "config.json").write_text(json.dumps(config))
+    path = (folder / "config.json").relative_to(tree)
+    return ["scripts/run.py", "bench_matmul", "--config", str(path)]
+
+
+def start(
+    tree: Path, kernel: str, socket: str | None, time_limit_s: float = 600
+) -> subprocess.Popen[str]:
+    arguments = planned(tree, kernel, time_limit_s)
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
     if socket:
         environment[client.SOCKET] = socket
     environment["OMP_NUM_THREADS"] = "1"  # as Snakemake sets it
-    script = [client.__file__, "scripts/run.py", "bench_matmul", "--config"]
-    command = [sys.executable, "-S", "-E", *script, str((folder / "config.json").relative_to(tree))]
-    with (folder / "log").open("w") as log:
+    command = [sys.executable, "-S", "-E", client.__file__, *arguments]
+    with (folder_of(tree, kernel) / "log").open("w") as log:
         files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         return subprocess.Popen(command, cwd=tree, env=environment, text=True, **files)
 
@@ -205,6 +211,35 @@ def test_a_run_costs_its_own_row_alone(
     if kernel == "segfault":
         assert "Segmentation fault" in (folder_of(tree, kernel) / "log").read_text()
     assert way is None or run(tree, "after", way)["status"] == "ok"
+
+
+def test_a_child_measures_as_a_client_does_and_writes_to_its_log_alone(
+    tree: Path, way: str | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tree)
+    monkeypatch.setenv(client.SOCKET, way or "")
+    before = dict(os.environ)
+    for kernel, status in (("fine", "ok"), ("kill", "failed")):
+        log = folder_of(tree, kernel) / "log"
+        assert client.in_child(planned(tree, kernel), str(log)) == 0
+        assert row_of(tree, kernel)["status"] == status
+        assert f"measuring {kernel}" in log.read_text()
+    absent = [*planned(tree, "fine")[:-1], "absent/config.json"]
+    assert client.in_child(absent, str(tree / "log")) == client.ABANDONED
+    assert "absent/config.json" in (tree / "log").read_text()
+    assert dict(os.environ) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_child_ends_with_its_parent(tree: Path, way: str | None) -> None:
+    code = f"from mfulab.lab.runtime import client; client.in_child({planned(tree, 'hang')}, 'log')"
+    environment = {**os.environ, client.SOCKET: way or ""}
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tree, env=environment)
+    pid = pid_in(folder_of(tree, "hang") / "pid")
+    parent.kill()
+    parent.wait()
+    until(lambda: not is_running(pid))
+    assert not (folder_of(tree, "hang") / "row.csv").exists()
 
 
 def test_rows_and_state_are_the_same_with_and_without_a_worker(tree: Path, worker: str) -> None:

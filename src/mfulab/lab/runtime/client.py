@@ -12,7 +12,7 @@ import socket
 import stat
 import sys
 import time
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 if not __package__:  # run as a file: import from the package, not from this folder
@@ -21,6 +21,7 @@ if not __package__:  # run as a file: import from the package, not from this fol
 from mfulab.core.json_text import load_object
 from mfulab.core.printing import say
 from mfulab.core.replicates import halved
+from mfulab.device import system
 from mfulab.lab.runtime import budget, devices, endings, processes
 from mfulab.lab.runtime.processes import WorkflowEndedError
 
@@ -74,6 +75,29 @@ def main(command: list[str]) -> int:
     if status < 0:
         say(f"ended by {signal.Signals(-status).name}", file=sys.stderr)
     return abs(status)
+
+
+def in_child(command: list[str], log: str) -> int:
+    """Runs `main` in a child process that writes to the file `log`, and ends within POLL_S of this
+    one. It is forked where that is safe, as starting a Python takes longer than many a run. Returns
+    its exit status (negative: a signal)."""
+    from multiprocessing import get_context  # here, as a client's imports are few
+
+    is_safe = system.CAN_FORK_AFTER_IMPORTS
+    context = get_context("fork") if is_safe else get_context("spawn")
+    child = context.Process(target=_main_of_child, args=(command, log, os.getpid()), daemon=True)
+    child.start()
+    child.join()
+    return child.exitcode or 0
+
+
+def _main_of_child(command: list[str], log: str, parent: int) -> None:
+    os.environ[processes.WORKFLOW] = str(parent)
+    with open(log, "w", encoding="utf-8") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        with redirect_stdout(output), redirect_stderr(output):
+            sys.exit(main(command))
 
 
 def _measure(command: list[str], environment: dict[str, str]) -> int:
