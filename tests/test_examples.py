@@ -140,6 +140,14 @@ log({"mfulab/mfu_percent": 12.5}, 7)
 close()
 [scalar] = EventAccumulator(str(folder)).Reload().Scalars("mfulab/mfu_percent")
 print(scalar.step, scalar.value)
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+with SummaryWriter(str(folder / "graph")) as writer:
+    writer.add_graph(torch.nn.Linear(4, 2), torch.zeros(1, 4))
+nodes = EventAccumulator(str(folder / "graph")).Reload().Graph().node
+print(sum(node.op == "aten::linear" for node in nodes))
 """
     done = subprocess.run(
         [sys.executable, "-c", read_back, ROOT / "examples", tmp_path / "runs"],
@@ -147,4 +155,4 @@ print(scalar.step, scalar.value)
         text=True,
         env={**os.environ, "PYTHONPATH": f"{place}:{ROOT / 'src'}"},
     )
-    assert done.stdout == "7 12.5\n", done.stderr
+    assert done.stdout == "7 12.5\n1\n", done.stderr

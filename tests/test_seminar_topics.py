@@ -203,7 +203,7 @@ FOUND_LACKING = {
     "SimpleCNN on every slide": "SimpleCNN, the lab's own model, on its slides",
     "coalescing in Numba": "Numba on a GPU, coalesced",
     "the guarded tiled kernel": "Numba's shared-memory kernel of the text, with guards",
-    "repeated pooling with accuracy": "repeated pooling",
+    "repeated pooling with accuracy": "repeated pooling: what it gets right",
     "depthwise and pointwise rows": "a block's depthwise and pointwise convolution, each by itself",
     "one picture of three techniques": "pooling, separable convolutions and pruning in one picture, with accuracy",
     "gradients add up": "gradients that add up until zero_grad",
@@ -281,6 +281,107 @@ ERRATA = {
     ),
     "transfers in the mean": ("kernels", "transfers in the mean of ten calls", False),
 }
+
+
+# What each text asks to be measured, and the item that answers: a list made by another reading.
+ASKED = {
+    "lab: environment check": "Python, torch and the packages",
+    "lab: the GPU": "the device, its cores and its clock",
+    "lab: counts of ResNet-18": "FLOPs, MACs and parameters of ResNet-18",
+    "lab: counts of SimpleCNN": "FLOPs, MACs and parameters of SimpleCNN",
+    "lab: timed training steps": "training steps timed, batch 32, Adam, cross-entropy",
+    "lab: 50 iterations": "first step that makes half of the mean of 50 at 0.0231 s",
+    "lab: MFU": "MFU of a step",
+    "lab: utilization while it runs": "utilization while the step runs",
+    "lab: the two side by side": "the two side by side",
+    "lab: per-operator table": "the profiler's time of each operator",
+    "lab: call counts": "calls of each operator",
+    "lab: input shapes": "input shapes of each operator",
+    "lab: memory": "memory of each operator",
+    "lab: Chrome trace": "a Chrome trace",
+    "lab: throughput": "throughput",
+    "lab: bits, exponent, mantissa, bias": "bits, exponent, mantissa and bias of each format",
+    "lab: machine epsilon": "machine epsilon of each format",
+    "lab: ordering of sums": "order of a sum",
+    "lab: Kahan": "Kahan's sum",
+    "lab: cancellation": "cancellation",
+    "lab: subnormals": "subnormal numbers",
+    "lab: a format's error in a matmul": "what a format costs a matmul in error",
+    "kernels: NumPy": "the matmul by NumPy",
+    "kernels: Numba, naive": "Numba's naive kernel as the text has it",
+    "kernels: Numba, transposed": "Numba's transposed kernel as the text has it",
+    "kernels: Numba, tiles": "Numba's shared-memory kernel as the text has it, with its error",
+    "kernels: CUDA C": "CUDA C by cuda-python, tiles in shared memory",
+    "kernels: cuBLAS": "cuBLAS by its Python bindings",
+    "kernels: PyTorch": "the matmul by torch",
+    "kernels: mean over several runs": "mean over several runs",
+    "kernels: transfer to the device": "transfer to the device, apart from the kernel",
+    "kernels: transfer back": "transfer back, apart from the kernel",
+    "kernels: maximum error": "largest error against a reference",
+    "kernels: block size": "block sizes of a GPU, from its properties",
+    "kernels: errors by name": "errors of CUDA calls by name",
+    "kernels: compile time": "compilation apart from the runs",
+    "kernels: element-wise": "the element-wise product on a GPU",
+    "kernels: why it lost": "why the naive kernel lost: compilation in the mean, memory traffic, no tiling",
+    "kernels: 0.540 s, 0.194 s, 0.017 s": "Numba's and PyTorch's times, ÷ NumPy's 0.194 s",
+    "kernels: 6.0e-4": "greatest error of a 512³ product of uniform float32, ÷ 6.0e-4",
+    "kernels: 1.5e-4": "greatest error of the same 512³ product with sums in float64, ÷ 1.5e-4",
+    "optimise: rule of a convolution": "FLOP rule of a convolution, against counters",
+    "optimise: rule of a linear layer": "FLOP rule of a linear layer, against counters",
+    "optimise: pooling": "pooling: FLOPs beside time",
+    "optimise: separable": "separable convolutions: FLOPs beside time",
+    "optimise: pruning": "pruning: FLOPs beside time",
+    "hardware: CPU against GPU": "CPU against GPU, and from which size on a GPU wins",
+    "hardware: peak": "peak from SMs, cores and clock",
+    "hardware: tensor cores": "peak of tensor cores",
+    "hardware: multiples of the tile": "sizes that are and are not multiples of a tile",
+    "hardware: traced": "eager and traced",
+    "hardware: scripted": "scripted",
+    "hardware: compiled": "compiled",
+    "hardware: CUDA graphs": "CUDA graphs",
+    "hardware: forward alone": "forward alone against forward and backward",
+    "hardware: no_grad": "forgotten `no_grad`",
+    "hardware: workers": "workers of the loader",
+    "hardware: pinned": "pinned memory",
+    "hardware: frameworks": "TensorFlow, eager and as a graph",
+    "accounting: weights, gradients, states": "memory of weights, gradients and moments, predicted beside measured",
+    "accounting: activations": "memory of activations",
+    "accounting: cache": "memory of the KV cache",
+    "accounting: matmul, convolution": "FLOPs of matmul and convolution",
+    "accounting: attention": "FLOPs of attention",
+    "accounting: GPT-2": "FLOPs of GPT-2",
+    "accounting: counters": "counters against one another",
+    "accounting: tokens/s and samples/s": "samples and tokens a second",
+    "accounting: TTFT": "time to the first token",
+    "accounting: TPOT": "time of each further token",
+    "accounting: FLOP efficiency": "FLOP efficiency, with recomputation and without",
+    "accounting: bandwidth efficiency": "memory-bandwidth efficiency",
+    "accounting: energy efficiency": "energy efficiency",
+    "accounting: accumulation": "gradient accumulation",
+    "accounting: mixed precision": "mixed precision",
+    "accounting: clipping": "gradient clipping",
+    "accounting: checkpointing": "checkpointing",
+    "accounting: fusion": "fusion",
+    "accounting: quantisation": "quantisation: weights and products in fewer bits",
+    "accounting: memory-mapped": "memory-mapped files",
+    "accounting: streams": "streams that overlap transfers with kernels",
+    "accounting: data parallelism": "data parallelism",
+    "accounting: its communication": "communication: bytes sent, and what is not hidden",
+    "accounting: hierarchy": "latencies as a pyramid",
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_a_text_asks_to_be_measured_is_an_item(asked):
+    assert ASKED[asked] in {item.topic for item in ITEMS}
+
+
+def test_a_name_that_nothing_shows_is_found(recorded):
+    item = topic("model `gpt2`; workload `prefill`", "decoding")
+    assert recorded.unseen(item) == {"prefill"}
+    assert "prefill" in recorded.unproven(item)
+    assert recorded.unseen(topic("workload `prefill`", "first-token")) == set()
+    assert recorded.unseen(topic("column `prefill`", "decoding")) == set()
 
 
 @pytest.mark.parametrize("found", FOUND_LACKING)

@@ -65,7 +65,7 @@ def test_a_planned_experiment_becomes_tables(tables):
         "memory": 50,
         "formats": 5,
         "published": 20,
-        "quality": 12,
+        "quality": 13,
         "serving": 9,
         "split": 7,
         "traces": 0,
