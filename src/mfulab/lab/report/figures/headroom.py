@@ -162,7 +162,7 @@ def _labels(shares: Series, names: Mapping[str, str], text: Texts) -> dict[str, 
         percent_of = text("share_of", share=share)
         choices = [percent_of]
         if part != "useful":
-            choices = [f"{names.get(part)} {percent_of}", percent_of]
+            choices = [f"{percent_of} {names.get(part)}", percent_of]
         for words in choices:
             if share and style.letters(words) * LETTER <= share:
                 labels[part] = words

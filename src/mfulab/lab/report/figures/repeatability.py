@@ -30,7 +30,6 @@ FINEST = 0.125  # % at which smaller spreads are drawn
 FEWEST_RUNS = 5  # of a machine with a panel
 DOUBLINGS = tuple(2.0**power for power in range(-3, 10))
 OFFSET: style.Look = {"textcoords": "offset points"}
-PAPER: style.Look = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
 MARKED = (50, 90)  # % of runs whose spread is written
 
 
@@ -98,7 +97,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
         spread = max(FINEST, float(here["spread_percent"].quantile(share / 100)))
         axes.plot([least / 1.3, spread, spread], [share, share, 0], **style.LIMIT)
         words = text("within", share=share, spread=spread)
-        axes.annotate(words, (spread, share), (8, -4), va="top", fontsize=11, bbox=PAPER, **OFFSET)
+        axes.annotate(words, (spread, share), (-8, 4), ha="right", fontsize=11, **OFFSET)
     worst = here.loc[here["spread_percent"].idxmax()]
     place = (worst["shown"], worst["share"])
     axes.annotate(worst["what"], place, (0, 8), ha="right", fontsize=9, **OFFSET)
