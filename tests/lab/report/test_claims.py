@@ -399,6 +399,11 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and said["exact"]["error"] == same(rows, said["fast"], "machine")["error"].min()
         and said["exact"]["error"] > 0
     ),
+    ("matmul_precision", "finding_tied"): lambda rows, said: (
+        said["fast"]["tflop_s"] == same(rows, said["fast"], "machine")["tflop_s"].max()
+        and said["exact"]["error"] == same(rows, said["fast"], "machine")["error"].min()
+        and set(said["others"].split(", ")) < {*rows["precision"]} - {said["fast"]["precision"]}
+    ),
     ("matmul_shapes", "finding"): lambda rows, said: (
         said["best"]["kernel"] == said["worst"]["kernel"]
         and said["best"]["share_of_measured_percent"] == rows["share_of_measured_percent"].max()
@@ -668,6 +673,7 @@ APART = {
     "frameworks": {"finding"},
     "input": {"finding", "best", "beyond"},
     "kernel_ladder": {"finding"},
+    "matmul_precision": {"finding"},
     "matmul_shapes": {"finding"},
     "matmul_throughput": {"finding"},
     "precision_speed": {"as_fast", "as_long", "beyond", "further"},

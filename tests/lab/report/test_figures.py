@@ -20,6 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from support import report_rows, slow
 from support.drawn import overlaps, texts
 from support.said import Heard, heard_of
@@ -33,6 +34,7 @@ from mfulab.lab.report import figures, frames, selection, trust
 from mfulab.lab.report.drawing import labels, matmuls, relative
 from mfulab.lab.report.figures import (
     flops_versus_time,
+    headroom,
     kernel_ladder,
     matmul_precision,
     matmul_shapes,
@@ -47,6 +49,7 @@ from mfulab.lab.report.page import why
 from mfulab.lab.runtime import forked
 from mfulab.measurements.number_formats import operands as operand_rounding
 from mfulab.measurements.number_formats.operands import product_error
+from mfulab.mfu import ladder
 
 TWENTY = tuple(
     f"{kind}_{size}"
@@ -182,6 +185,11 @@ def test_nothing_overlaps_all_is_inside_and_has_units_and_provenance(render, nam
     ), "units"
     assert any(character.isdigit() for character in drawn.finding)
     every = [axis for axes in drawn.figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    for axes in drawn.figure.axes:
+        bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
+        assert not bars or "log" not in (axes.get_xscale(), axes.get_yscale()), (
+            "a length on a logarithmic axis means nothing"
+        )
     for axis in every if name in LOGARITHMIC else []:
         low, high = sorted(axis.get_view_interval())
         ticks = sum(low <= tick <= high for tick in axis.get_majorticklocs())
@@ -450,6 +458,36 @@ def test_lines_are_few_sorted_and_hold_the_runs_that_are_named(count, alike):
     assert {sounder["mfu_percent"].idxmin(), sounder["mfu_percent"].idxmax()} <= set(shown.index)
 
 
+@given(st.integers(1, 60), st.integers(0, 3), st.integers(0, 9))
+def test_every_run_is_drawn_or_left_out_for_one_reason(count, doubtful, elsewhere):
+    rows = pd.DataFrame(
+        {
+            "model": [f"net_{number % 30}" for number in range(count)], "mode": "training", "precision": "fp32",
+            "batch_size": 1.0, "workload": "training", "execution": "eager", "machine": "here", "recorded": False,
+            "hardware": "here", "run": [str(number) for number in range(count)], "matmul_percent": 50.0,
+            "mfu_percent": [1.0 + number for number in range(count)], "utilization_percent": 99.0,
+            "samples_per_s": [1.0 + number for number in range(count)], "time_s": 0.1,
+            "doubtful": [number < doubtful for number in range(count)], "elsewhere": elsewhere,
+        }
+    )  # fmt: skip
+    text = Heard("mfu_versus_utilization")
+    mfu_versus_utilization.selected(rows, text)
+    drawn = len(mfu_versus_utilization.shown(rows, Texts("en", "mfu_versus_utilization")))
+    left = 0
+    for key, told in text.heard.items():
+        if key.startswith("left_"):
+            left += told[0]["count"]
+    assert drawn + left == count + elsewhere
+    assert ("selected_all" in text.heard) == (left == 0)
+
+
+def test_the_rule_of_selection_stands_under_the_first_figure_alone(few):
+    for name in ("mfu_versus_utilization", "headroom"):
+        text = Texts("en", name)
+        rows = selection.drawable(figures.modules()[name], few)
+        assert bool(figures.selected(name, rows, text)) == (name == "mfu_versus_utilization")
+
+
 @pytest.mark.slow
 def test_many_runs_are_points_of_all_machines_and_few_have_no_such_figure(many, few):
     drawn = figures.render("mfu_by_utilization", many)
@@ -639,6 +677,33 @@ def test_fewer_flops_are_shown_by_one_comparison_in_percent_of_the_most(few):
     assert flops_versus_time.rows({**few, "profile": one}).empty
 
 
+def test_a_bar_of_headroom_names_its_largest_loss_and_has_few_parts(few):
+    rows = headroom.rows(few)
+    drawn, colors = headroom._of_few_parts(rows)
+    losses = [part for part in colors if part not in ("useful", headroom.SMALL)]
+    small = [part for part in losses if rows[part].abs().max() < headroom.NAMED]
+    assert len(small) <= 1, "several are drawn as one"
+    assert not (small and headroom.SMALL in colors)
+    whole = rows[list(headroom.PARTS)].astype(float).clip(lower=0).sum(axis=1)
+    parts = drawn[[*colors]].astype(float).clip(lower=0).sum(axis=1)
+    assert (whole - parts).abs().max() <= headroom.SHOWN * len(headroom.PARTS)
+    text = Texts("en", "headroom")
+    names = {part: headroom._part_name(part, text) for part in colors}
+    shares = pd.Series({"useful": 40.0, losses[0]: 50.0, losses[1]: 10.0})
+    labels = headroom._labels(shares, names, text)
+    assert labels == {"useful": "40 %", losses[0]: f"50 % {names[losses[0]]}"}
+    narrow = headroom._labels(shares / 8, names, text)
+    assert narrow.get(losses[0]) == "6.2 %", "the name has no room"
+
+
+def test_rungs_of_implementations_are_dots_in_order_of_their_speed(render):
+    axes = render("kernel_ladder").figure.axes[0]
+    places = np.vstack([each.get_offsets() for each in axes.collections])
+    by_height = places[places[:, 1].argsort()]
+    assert (np.diff(by_height[:, 0]) >= 0).all(), "the fastest at the top"
+    assert not axes.patches
+
+
 def test_ladders_are_bars_of_three_runs_that_say_their_numbers(few):
     profile = few["profile"]
     tables = {**few, "profile": profile.assign(model=profile["run"])}  # a model a run
@@ -649,6 +714,10 @@ def test_ladders_are_bars_of_three_runs_that_say_their_numbers(few):
         assert f"{percent(mfu)} %" in [each.get_text() for each in axes.texts]
         lengths = [bar.get_width() for bar in axes.patches]
         assert lengths, "a bar a rung"
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        outside = [rung.column for rung in ladder.RUNGS if not rung.falls]
+        words = Texts("en", "rungs")
+        assert not {*names} & {words(name) for name in outside}
     assert figures.finding(utilization_ladder, rows, Texts("en", "utilization_ladder"))
 
 

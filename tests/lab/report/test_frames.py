@@ -4,6 +4,7 @@ import warnings
 
 import pandas as pd
 import pytest
+from support.said import Heard
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import frames, shown_rows
@@ -72,6 +73,21 @@ def test_a_cpu_above_its_computed_peak_was_boosted_and_a_gpu_was_not(device, com
         ("M", "fp32", 1.0, computed, device),
     )
     assert (text("boosted") in ceilings.finding(row, text)) == is_said
+
+
+@pytest.mark.parametrize(("half", "key"), [(1.0, False), (20.0, True)])
+def test_a_ceiling_within_the_precision_of_the_best_could_be_as_fast(half, key):
+    rows = table(
+        "machine ceiling measured_tflop_s computed_tflop_s device precision_percent",
+        ("M", "fp32", 1.0, 2.0, "cpu", half),
+        ("M", "bf16", 0.9, 2.0, "cpu", half),
+        ("M", "fp64", 0.1, 2.0, "cpu", half),
+    )
+    text = Heard("ceilings")
+    ceilings.finding(rows, text)
+    assert ("tied" in text.heard) == key
+    if key:
+        assert text.heard["tied"] == [{"others": "bf16"}]
 
 
 def test_medians_leave_rows_in_one_piece_with_their_columns_in_order():

@@ -10,6 +10,7 @@ from support.said import heard, heard_of
 
 from mfulab.core.language import LANGUAGES, Texts
 from mfulab.lab.report import figures, frames
+from mfulab.lab.report.drawing import style
 from mfulab.lab.report.figures import (
     convolution,
     frameworks,
@@ -99,6 +100,26 @@ def test_the_worst_counter_and_the_best_are_named():
     assert {"nvml_percent", "spin_one"} <= told.keys()
     assert (told["finding"][0]["reading"], told["finding"][0]["truth"]) == (100.0, 0.76)
     assert (told["best"][0]["points"], told["best"][0]["count"]) == ("2.0", 2)
+
+
+def test_the_tool_of_the_largest_error_is_at_the_bottom_with_that_error():
+    rows = frame_of(
+        [
+            counters("spin_one", 0.76, nvml_percent=100.0, mfulab_percent=1.0),
+            counters("duty_50", 50.0, nvml_percent=55.0, mfulab_percent=48.0, after_percent=0.0),
+        ]
+    )
+    read = known_truth._deviations(rows)
+    worst = read.loc[read["off"].abs().groupby(read["counter"]).idxmax()].set_index("counter")
+    assert worst["off"].to_dict() == pytest.approx(
+        {"nvml_percent": 99.24, "mfulab_percent": -2.0, "after_percent": -50.0}
+    )
+    figure = style.blank("", "")
+    shown = rows.assign(**{"doubtful": False, "run": "", "recorded": False, "hardware": ""})
+    known_truth.draw(shown, figure, Texts("en", "known_truth"))
+    [axes] = figure.axes
+    assert axes.get_yticklabels()[0].get_text() == "nvidia-smi"
+    assert [words.get_text()[:5] for words in axes.texts] == ["+99.2", "−50.0", "−2.0:"]
 
 
 def test_no_counter_is_the_best_of_one():

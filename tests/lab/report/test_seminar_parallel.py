@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from support.said import Heard
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, trust
@@ -17,6 +18,17 @@ def test_batches_against_one_by_one_and_what_waiting_costs(invented, language):
     assert "4.00" in said or "4×" in said or "4배" in said, said
     assert "20 ms" in said
     assert figures.render("serving", invented, language) is not None
+
+
+def test_batches_that_answer_hardly_more_are_not_called_faster(invented):
+    rows = serving.rows(invented)
+    text = Heard("serving")
+    serving.finding(rows.assign(answered_per_s=rows["answered_per_s"].max(), time_s=1.0), text)
+    assert "finding_alike" in text.heard
+    assert "finding" not in text.heard
+    text = Heard("serving")
+    serving.finding(rows.assign(latency_p95_s=0.1), text)
+    assert "waiting" not in text.heard
 
 
 def test_without_batches_or_without_one_by_one_nothing_is_said(invented):

@@ -102,6 +102,14 @@ def test_few_comparisons_are_counted(verdicts, key):
         assert (text.heard[key][0]["wrong"], text.heard[key][0]["covered"]) == (1, 30)
 
 
+def test_a_run_stands_as_high_as_the_share_that_repeats_as_well():
+    spreads = [4.0, 1.0, 16.0, 2.0, 8.0]
+    rows = pd.DataFrame({"machine": "here", "spread_percent": spreads})
+    dressed = repeatability._dressed(rows, Texts("en", "repeatability"))
+    assert dressed["share"].tolist() == [60, 20, 100, 40, 80]
+    assert dressed["shown"].tolist() == spreads
+
+
 @pytest.mark.parametrize(("again", "key"), [(0.0, "best_never"), (1.0, "best")])
 def test_a_model_that_never_compiles_again_is_told_so(again, key):
     rows = ROWS.assign(

@@ -70,6 +70,14 @@ def differs(low: Columns, high: Columns, column: str) -> bool:
     return is_trusted and is_below(low, high, column)
 
 
+def ties(rows: pd.DataFrame, best: pd.Series, column: str) -> pd.DataFrame:
+    """Returns the rows besides `best` whose value could reach that of `best`, intervals and doubts
+    included."""
+    others = rows.drop(best.name)
+    least = ends_of(rows.loc[[best.name]], column)["low"].iloc[0]
+    return others[ends_of(others, column)["high"] >= least]
+
+
 @dataclass(frozen=True)
 class Rule:
     """The claims of a figure's marks. `held` returns True for each row whose claim holds. If the

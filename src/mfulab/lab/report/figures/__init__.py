@@ -208,6 +208,14 @@ def reading(name: str, rows: DataFrame, text: Texts) -> str:
     return f"{text('reading')} {selection.left_out_words(chosen, text)}".rstrip()
 
 
+def selected(name: str, rows: DataFrame, text: Texts) -> str:
+    """Sentence on the rule by which a figure's rows are drawn; empty if its module has none."""
+    module = modules()[name]
+    if hasattr(module, "selected"):
+        return str(module.selected(rows, text))
+    return ""
+
+
 def save(drawn: Drawn, path: Path) -> None:
     """Writes the figure in the format of the path's suffix. The same data give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
 """Measured and computed ceilings of each device by precision."""
 
+import math
+
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, quantity, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, quantity, specs, style
+from mfulab.lab.report.frames import UNKNOWN, DataFrame, Series, Tables, ok, with_machine
 
 TOPIC = "roofline"
 ORDER = 1
@@ -16,17 +18,30 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the fastest format and its share of the computed peak, and why a CPU may exceed
-    100 %."""
+    """Sentences on the fastest format and its share of the computed peak, on formats that could be
+    as fast, and why a CPU may exceed 100 %."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
     key = "finding_unknown"
     if share == share:
         key = "finding"
     sentences = [text(key, best=best, share=share)]
+    here = rows[rows["machine"] == best["machine"]]
+    tied = specs.names("precision", _as_fast(here, best)["ceiling"].drop_duplicates(), text)
+    if tied:
+        sentences.append(text("tied", others=", ".join(tied)))
     if share > 100 and best["device"] == "cpu":
         sentences.append(text("boosted"))
     return " ".join(sentences)
+
+
+def _as_fast(rows: DataFrame, best: Series) -> DataFrame:
+    """Other formats whose measured matmul could be as fast as the best one, by the precision of
+    both."""
+    half = rows["precision_percent"].fillna(100 * (math.exp(UNKNOWN) - 1)) / 100
+    could_be = rows["measured_tflop_s"] * (1 + half)
+    least = best["measured_tflop_s"] / (1 + half[best.name])
+    return rows[(could_be >= least) & (rows["ceiling"] != best["ceiling"])]
 
 
 def _words(row: Series, text: Texts) -> tuple[str, str]:

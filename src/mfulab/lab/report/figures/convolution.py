@@ -1,10 +1,8 @@
 """One convolution in three ways: by the library, as a matmul of unfolded images, and by direct
 loops."""
 
-from matplotlib.axes import Axes
-
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Texts, significant, specs, style, ticks
+from mfulab.lab.report.drawing import Texts, significant, specs, style
 from mfulab.lab.report.frames import DataFrame, Series, Tables, against, one_each, steps
 
 TOPIC = "flops"
@@ -64,13 +62,6 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     return rows.assign(case=cases, words=words)
 
 
-def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    longest = rows["factor"].max()
-    lowest = rows["factor"].min() / 2
-    axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
-    ticks.decades(axes.xaxis)
-
-
 draw = specs.Bars(
     x="factor",
     y="case",
@@ -82,6 +73,7 @@ draw = specs.Bars(
     colors=specs.present(COLORS),
     height=2,
     dressed=_dressed,
-    finished=_finished,
+    reference=1.0,
+    room=1.6,
     look={"fontsize": 10},
 )

@@ -6,6 +6,7 @@ from mfulab.lab.report.drawing import Legend, Texts, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC = "energy"
+ROOM = 1.5  # length of the x axis ÷ highest MFU, so that names have room on a phone, too
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -21,7 +22,7 @@ finding = specs.Extremes("flops_per_j")
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    axes.set(xlim=(0, 1.2 * here["mfu_percent"].max()))
+    axes.set(xlim=(0, ROOM * here["mfu_percent"].max()))
     ticks.decades(axes.yaxis)
 
 

@@ -8,13 +8,12 @@ import numpy as np
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, relative
 from mfulab.lab.report.figures.frameworks import ELSEWHERE
-from mfulab.lab.report.frames import DataFrame, Tables, apart, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC = "execution"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
 REASONS = selection.FIRST_PANEL
-NOTICED = 0.05  # share of a step; runs of one process, which have no interval, save at least it
 ROUNDING = 1e-9  # rounding error of a number of steps
 
 
@@ -38,9 +37,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         return sentences[0]
     sentences.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
     saved = made["time_s_base"] - made["time_s"]
-    is_known = made[["time_ci_low_s", "time_ci_low_s_base"]].notna().all(axis=1)
-    is_clear = saved.abs() >= NOTICED * made["time_s_base"]
-    saved = saved.where(apart(made, suffix="_base") & (is_known | is_clear))
+    saved = saved.where(made["speedup_low"] > 1)
     steps = made["compile_s"] / saved[saved > 0]
     steps = np.ceil(steps - ROUNDING).clip(lower=1).dropna()
     for slowest, most in steps.nlargest(1).items():

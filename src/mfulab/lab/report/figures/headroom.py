@@ -1,13 +1,13 @@
 """Milliseconds of a step lost between the peak and MFU, without counting any twice."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import pandas as pd
 
 from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection, trust
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
 from mfulab.lab.report.frames import (
     DataFrame,
     Series,
@@ -25,7 +25,9 @@ FEWEST = 1  # even one step has several parts to compare
 MOST = 12  # runs of all machines
 LINE = 0.37  # inches for a run, whose name has two lines
 SHOWN = 0.05  # percentage points below which a part is not drawn
-NAMED = 4.0  # percentage points from which a part has room for its number
+NAMED = 4.0  # percentage points below which parts are drawn as one
+SMALL, SMALL_COLOR = "small", "#e6e9ee"  # the sum of those parts
+LETTER = 1.05  # percentage points of a letter on a bar
 COLORS = dict(zip(PARTS, (
     "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
     "#b4d3b2", "#7fa87c", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
@@ -84,14 +86,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """Draws a bar for each run, divided into the parts of its step. Runs of a machine are below its
-    name."""
+    """Draws a bar for each run, divided into the parts of its step, of which the useful part and
+    the largest loss are labelled. Runs of a machine are below its name."""
     axes = style.panels(figure, [""], [""])[0, 0]
     style.resize(figure, 1.7 + LINE * (len(rows) + rows["machine"].nunique()))
-    colors = {}
-    for part, color in reversed(COLORS.items()):
-        if (rows[part].abs() >= SHOWN).any():
-            colors[part] = color
+    rows, colors = _of_few_parts(rows)
     lines: list[Series] = []
     for machine, here in rows.groupby("machine", sort=False):
         axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
@@ -103,27 +102,72 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     shown["name"] = [_named(row, text) for row in shown.to_dict("records")]
     shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
     look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
-    kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in colors), **look)
+    kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in PARTS), **look)
+    names = {part: _part_name(part, text) for part in colors}
     starts = shares.cumsum(axis=1) - shares
-    for (index, part), value in shares.reset_index(drop=True).stack().items():
-        if value >= NAMED:
+    for line, (_, row) in enumerate(shares.iterrows()):
+        hollow = bool(shown.iloc[line][runs.DOUBTFUL])
+        for part, words in _labels(row, names, text).items():
             on_bar = "#fefefe" if part in DARK else "#101418"  # whatever the page's theme
-            look = {"color": on_bar, "ha": "center"}
-            if shown.iloc[index][runs.DOUBTFUL]:
-                look["color"] = style.INK
             axes.text(
-                starts.iloc[index][part] + value / 2,
-                index,
-                percent(value),
+                starts.iloc[line][part] + row[part] / 2,
+                line,
+                words,
                 va="center",
+                ha="center",
                 fontsize=9,
-                **look,
+                fontweight="bold",
+                color=style.INK if hollow else on_bar,
             )
     axes.tick_params(axis="y", length=0, labelsize=9)
     widest = max(100.0, float(shares.sum(axis=1).max()))
     axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, widest), xlabel=text("points"))
-    entries = [style.dot(color, text.within("trace")(part), "s") for part, color in colors.items()]
+    entries = [style.dot(color, names[part], "s") for part, color in colors.items()]
     style.legend(figure, entries + runs.key(figure, text), 3)
+
+
+def _of_few_parts(rows: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+    """Adds the sum of the parts that are small in every run. Returns the drawn parts with their
+    colours, the useful one first."""
+    colors = {}
+    small = []
+    for part, color in reversed(COLORS.items()):
+        largest = rows[part].abs().max()
+        if largest >= NAMED or part == "useful":
+            colors[part] = color
+        elif largest >= SHOWN:
+            small.append(part)
+    if len(small) == 1:
+        colors[small[0]] = COLORS[small[0]]
+    elif small:
+        rows = rows.assign(**{SMALL: rows[small].astype(float).clip(lower=0).sum(axis=1)})
+        colors[SMALL] = SMALL_COLOR
+    return rows, colors
+
+
+def _part_name(part: str, text: Texts) -> str:
+    """Name of a part in the legend and on bars."""
+    if part == SMALL:
+        return text(SMALL, share=NAMED)
+    return text.within("trace")(part)
+
+
+def _labels(shares: Series, names: Mapping[str, str], text: Texts) -> dict[str, str]:
+    """Labels of the useful part, and of the largest loss with its name, as far as they fit into
+    their parts of the bar."""
+    labels = {}
+    lost = shares.drop(["useful", SMALL], errors="ignore")
+    for part in ("useful", str(lost.idxmax()) if len(lost) else ""):
+        share = shares.get(part, 0.0)
+        percent_of = text("share_of", share=share)
+        choices = [percent_of]
+        if part != "useful":
+            choices = [f"{percent_of} {names.get(part)}", percent_of]
+        for words in choices:
+            if share and style.letters(words) * LETTER <= share:
+                labels[part] = words
+                break
+    return labels
 
 
 def _named(row: Row, text: Texts) -> str:
@@ -134,5 +178,5 @@ def _named(row: Row, text: Texts) -> str:
     words = [text.name("mode", row["mode"]), text.name("precision", row["precision"])]
     if row["batch_size"] == row["batch_size"]:
         words.append(text.within("why")("batch", batch_size=int(row["batch_size"])))
-    share = text("share_of", share=row["useful"])
-    return f"{row['model']}  {share}\n{', '.join(filter(None, words))}"
+    share = text("mfu", share=row["useful"])
+    return f"{row['model']}, {share}\n{', '.join(filter(None, words))}"

@@ -20,8 +20,7 @@ REFERENCE = "torch"  # rung that others are compared with, and measured again wi
 LEAST = 1.0  # percentage points by which that rung may differ from itself without a sentence
 FEW_RUNGS = 3  # without libraries; needed for a second ladder
 MOST_RUNGS = 24
-BAR = 0.27  # inches
-NEAR = 30.0  # % from which a label after its bar would overlap the line at 100 %
+LINE = 0.27  # inches for a rung
 TITLE = 29  # letters of a title's line, with two panels side by side
 
 
@@ -114,7 +113,7 @@ def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Draws a row of panels for each machine, one for each format, with a bar for each rung on a
+    """Draws a row of panels for each machine, one for each format, with a dot for each rung on a
     logarithmic scale. A single ladder also shows what each rung adds."""
     machines = {}
     for name in style.machines(rows):
@@ -125,29 +124,32 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     heights = [max(map(len, ladders)) for ladders in machines.values()]
     named = [""] * across
     grid = style.panels(figure, [*machines], named, sharex=True, height_ratios=heights)
-    style.resize(figure, 1.8 + 0.8 * len(machines) + BAR * max(6, sum(heights)))
+    style.resize(figure, 1.8 + 0.8 * len(machines) + LINE * max(6, sum(heights)))
     colors = style.usual_colors(rows["family"], style.FAMILIES)
-    look: style.Look = {"hue": "family", "palette": colors, "dodge": False}
+    shapes = style.shapes(colors)
+    look: style.Look = {"hue": "family", "palette": colors, "style": "family", "markers": shapes}
     for line, ladders in zip(grid, machines.values(), strict=True):
         for axes in line[len(ladders) :]:
             axes.set_visible(False)
         for axes, here in zip(line, ladders, strict=False):
             axes.set_title(_title(here, text, across))
             axes.axvline(100, color=style.MUTED, linewidth=1.2)
-            tooltip = (SHARE, "tflop_s", "time_s")
-            kinds.bars(axes, here, SHARE, "kernel", *tooltip, labelsize=9, **look)
+            # The fastest is at the top.
+            heights = kinds.lanes(axes, here, "kernel", list(here["kernel"])[::-1], fontsize=9)
+            here = here.assign(height=heights)
+            kinds.points(axes, here, SHARE, "height", SHARE, "tflop_s", "time_s", **look)
             _write_shares(axes, here, text)
     if len(machines) == across == 1:
         _say_what_is_added(grid[0, 0], next(iter(machines.values()))[0], text)
     shares = rows[SHARE]
-    grid[0, 0].set_xlim(shares.min() / 2, max(150.0, shares.max()) * (6 if across == 1 else 8))
+    grid[0, 0].set_xlim(shares.min() / 2, max(150.0, shares.max()) * (3 if across == 1 else 4))
     references = {*rows["reference_name"]} - {""}
     reference = references.pop() if len(references) == 1 else text("library")
     label = style.wrapped(text("share", reference=reference), style.WIDTH // (2 * across - 1))
     for axes in grid[-1]:
         ticks.decades(axes.xaxis, 5)
         axes.set_xlabel(label)
-    return style.dots(colors, text, "family", "s")
+    return style.dots(colors, text, "family", shapes)
 
 
 def _tallest(here: DataFrame) -> DataFrame:
@@ -156,11 +158,11 @@ def _tallest(here: DataFrame) -> DataFrame:
 
 
 def _write_shares(axes: Axes, here: DataFrame, text: Texts) -> None:
-    """Writes each share after its bar, or after the line at 100 % if it would overlap it."""
-    anchor = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-    for height, share in enumerate(here[SHARE]):
-        end = max(share, 100.0) if share > NEAR else share
-        axes.annotate(text("share_of", share=share), (end, height), (5, 0), **anchor)
+    """Writes each share beside its dot, above the line at 100 %."""
+    paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
+    anchor = {"textcoords": "offset points", "va": "center", "fontsize": 9, "bbox": paper}
+    for height, share in zip(here["height"], here[SHARE], strict=True):
+        axes.annotate(text("share_of", share=share), (share, height), (8, 0), **anchor)
 
 
 def _title(here: DataFrame, text: Texts, across: int) -> str:
@@ -173,8 +175,9 @@ def _title(here: DataFrame, text: Texts, across: int) -> str:
 
 
 def _say_what_is_added(axes: Axes, here: DataFrame, text: Texts) -> None:
-    """Writes to the right of each bar what its rung adds to the one below."""
-    for height, (kernel, adds) in enumerate(zip(here["kernel"], here["adds"], strict=True)):
+    """Writes at the right of each line what its rung adds to the one below."""
+    rungs = zip(here["kernel"][::-1], here["adds"][::-1], strict=True)
+    for height, (kernel, adds) in enumerate(rungs):
         word = text.name("adds", kernel)
         if word != kernel:
             adds = word

@@ -1,10 +1,9 @@
 """Readings of each counter for loads of known utilization: the calibration of all other figures."""
 
 from collections.abc import Sequence
-from itertools import cycle
 
 from mfulab.lab.report import selection
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, specs, style
 from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machine
 
 TOPIC = "ladder"
@@ -34,7 +33,6 @@ WORDS = (
 )
 # % of CPU time used by others, above which loads waited and their true utilization is uncertain
 DISTURBED = 5.0
-APART = 0.1  # of a line, so that tools that agree do not overlap
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -88,27 +86,35 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return " ".join(sentences)
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """Draws a line for each load, with a vertical stroke at its true utilization and a point at
-    each counter's reading."""
-    style.fit(figure, len(rows))
-    axes = figure.subplots()
+def _deviations(rows: DataFrame) -> DataFrame:
+    """A row for each load and each tool with readings, with the deviation in points."""
     columns = [*errors(rows, (*COUNTERS, *SINGLE))]
     read = rows.melt([*rows.columns.drop(columns)], columns, "counter", "reading_percent")
-    colors = style.colors(columns)
-    shapes = dict(zip(columns, cycle(style.MARKERS), strict=False))
-    names = [
-        f"{text(load)}: {text('share_of', share=share)}"
-        for load, share in zip(rows["load"], rows["truth_percent"], strict=True)
-    ]
-    named = read.assign(named=read["load"].map(dict(zip(rows["load"], names, strict=True))))
-    heights = kinds.lanes(axes, named, "named", names[::-1], "counter", columns, APART)
-    for height, truth in enumerate(rows["truth_percent"][::-1]):
-        axes.plot([truth, truth], [height - 0.5, height + 0.5], color=style.MUTED, linewidth=1.6)
-    look: style.Look = {"hue": "counter", "palette": colors, "style": "counter", "markers": shapes}
-    places = ("reading_percent", "height", "truth_percent", "reading_percent")
-    kinds.points(axes, named.assign(height=heights), *places, **look)
-    most = max(100.0, read["reading_percent"].max())
-    axes.set(xlabel=text("read"), ylabel="", xlim=(-0.03 * most, 1.03 * most))
-    entries = style.dots(colors, text, marker=shapes)
-    style.legend(figure, [style.dot(style.MUTED, text("truth"), "|"), *entries])
+    read = read.dropna(subset=["reading_percent"])
+    return read.assign(off=read["reading_percent"] - read["truth_percent"])
+
+
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
+    """Draws a line for each tool, the best at the top, with a dot for each load at the deviation of
+    its reading. The largest deviation is written at the right."""
+    read = _deviations(rows)
+    furthest = read["off"].abs().groupby(read["counter"]).max().sort_values(ascending=False)
+    order = list(furthest.index)
+    style.fit(figure, len(order))
+    axes = figure.subplots()
+    heights = kinds.lanes(axes, read, "counter", order)
+    axes.set_yticks(range(len(order)), [text(counter) for counter in order])
+    axes.axvline(0, color=style.MUTED, linewidth=1.6)
+    places = ("off", "height", "truth_percent", "reading_percent")
+    kinds.points(axes, read.assign(height=heights), *places, **specs.MANY_DOTS)
+    for height, counter in enumerate(order):
+        here = read[read["counter"] == counter]
+        worst = here.loc[here["off"].abs().idxmax()]
+        words = text("most", points=worst["off"], load=text(worst["load"]))
+        axes.text(
+            1.02, height, words, transform=axes.get_yaxis_transform(), va="center", fontsize=9
+        )
+    reach = max(10.0, 1.05 * furthest.max())
+    low = min(-10.0, 1.05 * read["off"].min())
+    high = max(10.0, min(reach, 1.05 * read["off"].max()))
+    axes.set(xlabel=text("deviation"), ylabel="", xlim=(low, high))

@@ -32,18 +32,29 @@ def rows(tables: Tables) -> DataFrame:
         product_error(name, int(m), int(n), int(k), relative_error)
         for name, m, n, k, relative_error in fastest[SIDES].itertuples(index=False)
     ]
-    return fastest.assign(error=errors)
+    fastest = fastest.assign(error=errors)
+    # A format without error is that of the reference, which is compared with none.
+    inexact = fastest[fastest["error"] > 0]
+    of_machine = inexact.groupby("machine")["precision"].transform("size")
+    return inexact[of_machine > 1]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence that compares the fastest format with the most exact one, on the machine of the
-    fastest."""
+    fastest. Formats that could be as fast are named."""
     fast = rows.loc[rows["tflop_s"].idxmax()]
     here = rows[rows["machine"] == fast["machine"]]
     exact = here.loc[here["error"].idxmin()]
     errors = {"fast_error": f"{fast['error']:.1e}", "exact_error": f"{exact['error']:.1e}"}
-    key = "finding_same" if fast.name == exact.name else "finding"
-    return text(key, fast=fast, exact=exact, **errors)
+    as_fast = claims.ties(here, fast, "tflop_s")["precision"]
+    names = ", ".join(specs.names("precision", as_fast, text))
+    if fast.name == exact.name:
+        key = "finding_same"
+    elif names:
+        key = "finding_tied"
+    else:
+        key = "finding"
+    return text(key, fast=fast, exact=exact, others=names, **errors)
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

@@ -34,7 +34,9 @@ MOST = 18  # lines in all panels; `mfu_by_utilization` has the best of a larger 
 def rows(tables: Tables) -> DataFrame:
     """Selects runs of this machine with both measures. If there are none, recorded runs, preferably
     of GPUs."""
-    return selection.pick(of_all_machines(tables), "recorded", "recorded_cpu")
+    measured = of_all_machines(tables)
+    picked = selection.pick(measured, "recorded", "recorded_cpu")
+    return picked.assign(elsewhere=len(measured) - len(picked))
 
 
 def of_all_machines(tables: Tables) -> DataFrame:
@@ -132,6 +134,27 @@ def because(row: Series, text: Texts) -> str:
         key = "run"
     run = text(key, row=row)
     return text("because", run=run, reason=reason)
+
+
+def selected(rows: DataFrame, text: Texts) -> str:
+    """Sentence on the rule by which runs are drawn, and on how many are left out for each
+    reason."""
+    drawn = shown(rows, text)
+    left = rows.drop(drawn.index)
+    doubted = trust.doubtful(left) | ~(left["mfu_percent"] > 0)
+    fastest = rows.groupby(["machine", "model", "mode"])["samples_per_s"].transform("max")
+    slower = ~doubted & (left["samples_per_s"] < fastest[left.index])
+    counts = {
+        "left_slower": int(slower.sum()),
+        "left_many": int((~doubted & ~slower).sum()),
+        "left_doubted": int(doubted.sum()),
+        "left_elsewhere": int(rows["elsewhere"].iloc[0]) if "elsewhere" in rows else 0,
+    }
+    reasons = [text(key, count=count, most=MOST) for key, count in counts.items() if count]
+    total = len(rows) + counts["left_elsewhere"]
+    if not reasons:
+        return text("selected_all", count=total)
+    return text("selected", count=len(drawn), total=total, reasons=", ".join(reasons))
 
 
 def shown(rows: DataFrame, text: Texts) -> DataFrame:

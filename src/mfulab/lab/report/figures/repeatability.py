@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection, trust
-from mfulab.lab.report.drawing import Legend, Texts, runs, specs, style, ticks
+from mfulab.lab.report.drawing import Texts, runs, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred, with_machine
 from mfulab.lab.tables import compare, replicates
 
@@ -29,7 +29,8 @@ MANY_COUNTS = 10  # from which shares are given in percent
 FINEST = 0.125  # % at which smaller spreads are drawn
 FEWEST_RUNS = 5  # of a machine with a panel
 DOUBLINGS = tuple(2.0**power for power in range(-3, 10))
-MOST = 12  # groups of runs (models or kernels); others are combined into the last
+OFFSET: style.Look = {"textcoords": "offset points"}
+MARKED = (50, 90)  # % of runs whose spread is written
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -61,9 +62,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     measurements, if any."""
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     deserved = _trust(tuple(first["times"]))
-    spread = deserved.spread_percent
-    if spread is None:
-        spread = first["spread_percent"].median()
+    spread = first["spread_percent"].median()
     worst = first.loc[first["spread_percent"].idxmax()]
     return f"{text('spread', trust=deserved, spread=spread, worst=worst)} {_again(deserved, text)}"
 
@@ -82,43 +81,38 @@ def _again(deserved: compare.Trust, text: Texts) -> str:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Combines small groups, so that at most MOST are drawn, and clips spreads at FINEST."""
-    groups = rows.groupby("what")["spread_percent"].median().sort_values(ascending=False).index
-    what = rows["what"]
-    if len(groups) > MOST:
-        what = what.where(what.isin(groups[: MOST - 1]), text("others"))
-    return rows.assign(what=what, shown=rows["spread_percent"].clip(FINEST))
-
-
-def _order(rows: DataFrame) -> list[str]:
-    """Groups, the least repeatable at the bottom and the combined ones at the top."""
-    return list(rows.groupby("what")["spread_percent"].median().sort_values(ascending=False).index)
+    """Adds the share of a machine's runs that repeat as well or better. Clips spreads at FINEST,
+    and names the worst runs."""
+    of_machine = rows.groupby("machine")["spread_percent"]
+    place = of_machine.rank(method="first")
+    share = 100 * place / of_machine.transform("size")
+    return rows.assign(shown=rows["spread_percent"].clip(FINEST), share=share)
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    usual = _trust(tuple(here["times"])).spread_percent
-    if usual:
-        axes.axvline(usual, **style.LIMIT)
+    """Sets limits, and marks the spread that half and nine tenths of the runs stay below."""
     most = max(2.6, 1.4 * rows["spread_percent"].max())
     least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # at least three doublings
+    for share in MARKED:
+        spread = max(FINEST, float(here["spread_percent"].quantile(share / 100)))
+        axes.plot([least / 1.3, spread, spread], [share, share, 0], **style.LIMIT)
+        words = text("within", share=share, spread=spread)
+        axes.annotate(words, (spread, share), (-8, 4), ha="right", fontsize=11, **OFFSET)
+    worst = here.loc[here["spread_percent"].idxmax()]
+    place = (worst["shown"], worst["share"])
+    axes.annotate(worst["what"], place, (0, 8), ha="right", fontsize=9, **OFFSET)
     ticks.doublings(axes, DOUBLINGS)
-    axes.set_xlim(least / 1.3, most)
+    axes.set(xlim=(least / 1.3, most), ylim=(0, 109), yticks=range(0, 101, 20))
 
 
-def _usual(rows: DataFrame, text: Texts) -> Legend:
-    return [style.line(style.MUTED, text("usual"), (4, 3))]
-
-
-draw = specs.Dots(
+draw = specs.Points(
     x="shown",
-    y="what",
+    y="share",
     told=("spread_percent", "time_s"),
     x_label="axis",
-    order=_order,
+    y_label="share",
     dressed=_dressed,
     finished=_finished,
-    entries=_usual,
-    small=9,
     shared={"sharex": True, "sharey": True},
     look=specs.MANY_DOTS,
 )

@@ -1,8 +1,8 @@
 """The ladder from busy to useful: a panel for each run, with a bar for each rung from the loosest
-measure to the strictest."""
+measure to the strictest. Measures beside this order are in the run's dialog."""
 
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, style
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, style
 from mfulab.lab.report.figures.mfu_versus_utilization import share as share_in_words
 from mfulab.lab.report.frames import DataFrame, Tables, ok, those, with_machine, with_traces
 from mfulab.mfu import ladder
@@ -14,9 +14,6 @@ FEWEST = 1  # rungs of the same run are compared
 RUNGS = [rung.column for rung in ladder.RUNGS]
 # Rungs that are part of the falling order in every row.
 PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]
-SMALL = 1.0  # % below which, in all panels, a rung outside the order has no bar
-# Colours of rungs within and outside the falling order.
-INKS = {True: style.PALETTE[0], False: "#b4c3d0"}
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -58,40 +55,27 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return text("finding", run=run, worst=worst, drop=drop, before=rungs[0], after=rungs[1])
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Draws a panel for each run, side by side. Rungs outside the falling order are pale."""
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
+    """Draws a panel for each run, side by side, with a bar for each rung of the falling order."""
     lines = []
     for number, row in enumerate(rows.to_dict("records")):
         for rung in ladder.measured(row):
-            tooltip = {"rung": rung.column, "percent": rung.percent, "falls": rung.falls}
-            lines.append(row | {"number": number} | tooltip)
+            if rung.falls:
+                tooltip = {"rung": rung.column, "percent": rung.percent}
+                lines.append(row | {"number": number} | tooltip)
     rungs = DataFrame(lines)
-    rungs = rungs[rungs["falls"] | (rungs.groupby("rung")["percent"].transform("max") >= SMALL)]
     words = text.within("rungs")
-    falling = set(rungs.loc[rungs["falls"], "rung"])
-    present = []
-    for name in RUNGS:
-        if name in set(rungs["rung"]):
-            present.append(name)
-    names = {name: words(name) if name in falling else f"({words(name)})" for name in present}
+    present = set(rungs["rung"])
+    names = {name: words(name) for name in RUNGS if name in present}
     grid = style.panels(
         figure, [""], curves.apart(rows, text), x=text("percent"), sharex=True, sharey=True
     )
     style.fit(figure, len(names))
     rungs["name"] = rungs["rung"].map(names)
     rungs["said"] = [share_in_words(share, text) for share in rungs["percent"]]
-    look: style.Look = {
-        "order": list(names.values()),
-        "words": "said",
-        "hue": "falls",
-        "palette": INKS,
-        "dodge": False,
-    }
+    look: style.Look = {"order": list(names.values()), "words": "said", "fontsize": 11}
     for (_, here), axes in zip(rungs.groupby("number"), grid.flat, strict=True):
         kinds.bars(axes, here, "percent", "name", "percent", **look)
         axes.set_xlim(0, max(118.0, 1.2 * rungs["percent"].max()))
         axes.set_xticks([0, 50, 100])
-        axes.tick_params(axis="y", length=0, labelsize=10)
-    if not rungs["falls"].all():
-        return [style.dot(INKS[False], text("aside"), "s")]
-    return []
+        axes.tick_params(axis="y", length=0)

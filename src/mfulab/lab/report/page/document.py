@@ -546,6 +546,7 @@ def _figure(
         "brief": _brief(finding),
         "marks": doubted.reindex(columns=["doubtful", "recorded"]),
         "reading": _unbroken(figures.reading(name, rows, text)),
+        "selected": _unbroken(figures.selected(name, rows, text)),
         "svg": drawing,
         "rows": payload.drawn(rows),
         "command": figures.command(name, experiments, text.language),
