@@ -1,7 +1,6 @@
 """Splits a window's time on a CPU by the calls of the steps' thread."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from mfulab.tracing import shares
 from mfulab.tracing.attribution import FUSED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, length, union
 from mfulab.tracing.shares import SPENT, KernelRow, operator_name
-from mfulab.tracing.trace import Trace
+from mfulab.tracing.trace import Chosen, Indices, Trace
 from mfulab.tracing.window import Window
 
 _GLOO = "gloo:"  # begins the name of a collective, which runs on gloo's own thread
@@ -63,10 +62,12 @@ class HostTime:
         self.parts = {(kind, "", ""): time for kind, time in self.spent.items() if time}
         self.idle_causes: dict[str, int] = {}  # nothing waits for a launch
 
-    def _begins(self, prefix: str) -> Any:
-        return self.trace.named(lambda name: name.startswith(prefix))[self.trace.host.name]
+    def _begins(self, prefix: str) -> Chosen:
+        begins = self.trace.named(lambda name: name.startswith(prefix))
+        of_calls: Chosen = begins[self.trace.host.name]
+        return of_calls
 
-    def _spans(self, chosen: Any) -> Intervals:
+    def _spans(self, chosen: Indices | Chosen) -> Intervals:
         return Intervals(self.trace.host.begin[chosen], self.trace.host.end[chosen])
 
     def readings(self) -> Readings:

@@ -210,7 +210,7 @@ class Export:
             return (owner or 0) >> 24 & 0xFFFFFF
         return 0
 
-    def _name(self, key: Any) -> str:
+    def _name(self, key: int | str | None) -> str:
         if isinstance(key, int):
             return self.names.get(key, "")
         return key or ""

@@ -5,7 +5,7 @@ import marshal
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -51,7 +51,7 @@ class Recorder:
         self._names = defaultdict[str, int](count().__next__)
         self._threads = defaultdict[Pair, int](count().__next__)  # of each process
         # Devices of each process.
-        self._places = defaultdict[tuple[Any, int], int](count().__next__)
+        self._places = defaultdict[Pair, int](count().__next__)
         # Flat rows of 9, 8 and 6 numbers.
         self._activities = array("q")
         self._host = array("q")
@@ -285,14 +285,14 @@ def _trim(activities: Activities, mine: Indices) -> tuple[int, int] | None:
     return None
 
 
-def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[Trace]:
+def _split(trace: Trace, threads: Sequence[Hashable], places: Sequence[Hashable]) -> list[Trace]:
     """Splits a trace into processes that launched work or marked steps; a single one keeps
     everything. `threads` and `places` hold the process of each thread and device as the file names
     it: torch may write the device's number."""
     host = trace.host
     launches = trace.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
-    numbers = dict[Any, int]()
+    numbers = dict[Hashable, int]()
     for process in threads:
         numbers.setdefault(names[process], len(numbers))
     of_thread = np.array([numbers[names[process]] for process in threads], np.int64)
@@ -319,8 +319,8 @@ def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[
         ]
         distributed = {"rank": rank, "world_size": len(owners)}
         part.metadata = trace.metadata | {"distributedInfo": distributed}
-        process = {"process": labels[owner].strip(), "count": len(owners)}
-        part.notes.append(Said("one_of_processes", process))
+        name = labels[owner].strip()
+        part.notes.append(Said("one_of_processes", {"process": name, "count": len(owners)}))
         part.ranks = len(owners)
         traces.append(part)
     return traces
@@ -339,13 +339,13 @@ def _ranks(labels: Sequence[str]) -> list[int]:
     return list(range(count))
 
 
-def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
+def _names(threads: list[Hashable], places: list[Hashable]) -> dict[Hashable, Hashable]:
     """Maps each process's name to itself, without numbers where threads and devices differ in them.
     A merged file calls a process "[TP01] 4242" and its device "[TP01] 1"."""
     processes = set(threads)
     if all(index in processes for index in places):
         return {process: process for process in threads}
-    plain = dict[Any, Any]()
+    plain = dict[Hashable, Hashable]()
     for name in (*threads, *places):
         plain[name] = name
         if isinstance(name, str):

@@ -57,7 +57,7 @@ def short(device_time: DeviceTime) -> str:
 
 def mfu_over_time(
     device_time: DeviceTime, flops: dict[int, int], peak_flop_s: float
-) -> tuple[Times, Any]:
+) -> tuple[Times, npt.NDArray[np.float64]]:
     """Returns `POINTS` times (ns), and the MFU in % from each to the next. `flops` holds the FLOPs
     of each product call, spread evenly over its kernels' time."""
     executed = device_time.executed

@@ -2,7 +2,7 @@
 and launches."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
 Span = tuple[int, int]  # begin and end
-Pair = tuple[Any, Any]  # a process and a thread or device of it
+Pair = tuple[Hashable, Hashable]  # a process and a thread or device of it
 
 MOST_ELEMENTS = 2**48  # along one side of a tensor
 MOST_DEVICES = 2**31
@@ -243,7 +243,7 @@ class Trace:
             notes=list(self.notes),
         )
 
-    def named(self, test: Callable[[str], Any]) -> Chosen:
+    def named(self, test: Callable[[str], object]) -> Chosen:
         """Mask over `names`, True for each that passes a test."""
         return np.array([bool(test(name)) for name in self.names], bool)
 
