@@ -75,6 +75,7 @@ COMPARING = (
     "convolution",
     "frameworks",
     "recompilations",
+    "fusion",
     "subnormals",
     "input",
     "quantised",
