@@ -382,6 +382,7 @@ def test_a_name_that_nothing_shows_is_found(recorded):
     assert "prefill" in recorded.unproven(item)
     assert recorded.unseen(topic("workload `prefill`", "first-token")) == set()
     assert recorded.unseen(topic("column `prefill`", "decoding")) == set()
+    assert recorded.unseen(topic("columns `mbu_percent`, `bias`", "first-token")) == {"bias"}
 
 
 @pytest.mark.parametrize("found", FOUND_LACKING)

@@ -354,6 +354,17 @@ CLAIMS: dict[tuple[str, str], Claim] = {
     ("frameworks", "losses"): lambda rows, said: losses_are_within(
         rows, float(said["share"]), float(said["tolerance"])
     ),
+    ("fusion", "finding"): lambda rows, said: (
+        said["factor"] > 1
+        and said["row"]["apart"]
+        and near(said["row"]["factor"] * said["factor"], 1)
+        and not claims.differs(rows.loc[rows["time_s"].idxmin()], said["row"], "time_s")
+    ),
+    ("fusion", "compiled"): lambda _, said: (
+        said["factor"] > 1
+        and said["row"]["execution"] == "compile"
+        and near(said["row"]["time_s"] * said["factor"], said["row"]["time_s_by_hand"])
+    ),
     ("headroom", "finding"): lambda rows, said: loses_most(rows, said["worst"], said["points"]),
     ("input", "finding"): lambda rows, said: (
         said["worst"]["loader_workers"] == rows.loc[rows["usual"], "loader_workers"].min()
@@ -671,6 +682,7 @@ APART = {
     "execution_speed": {"as_fast", "as_long", "pays"},
     "flops_versus_time": {"finding"},
     "frameworks": {"finding"},
+    "fusion": {"finding", "compiled"},
     "input": {"finding", "best", "beyond"},
     "kernel_ladder": {"finding"},
     "matmul_precision": {"finding"},

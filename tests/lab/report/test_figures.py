@@ -78,6 +78,7 @@ COMPARING = (
     "convolution",
     "frameworks",
     "recompilations",
+    "fusion",
     "subnormals",
     "input",
     "quantised",

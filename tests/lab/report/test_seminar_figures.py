@@ -14,6 +14,7 @@ from mfulab.lab.report.drawing import style
 from mfulab.lab.report.figures import (
     convolution,
     frameworks,
+    fusion,
     known_truth,
     memory_hierarchy,
     recompilations,
@@ -287,6 +288,23 @@ def test_three_convolutions_are_held_against_the_library():
     assert [way["factor"] for way in told["way"]] == ["3.0", "5.0"]
     assert told["error"] == [{"error": "3.0e-07"}]
     assert convolution.rows(profiled(*steps[4:])).empty, "no library beside them"
+
+
+def test_fused_operators_are_held_against_those_by_hand():
+    steps = []
+    times = {"by_hand": 8e-3, "library": 2e-3, "in_place": 6e-3}
+    for way, time in times.items():
+        for batch in (1.0, 8.0):
+            work = {"time_s": batch * time, "execution": "eager", "mode": "inference"}
+            steps.append({"model": f"norm_gelu_{way}", "batch_size": batch, **work})
+    steps.append({**steps[1], "execution": "compile", "time_s": 0.032})
+    told = drawn(fusion, profiled(*steps))
+    assert told["finding"][0]["row"]["model"] == "norm_gelu_library"
+    assert told["finding"][0]["factor"] == pytest.approx(4)
+    assert told["finding"][0]["row"]["time_s_by_hand"] == pytest.approx(0.064)
+    assert told["compiled"][0]["factor"] == pytest.approx(2)
+    assert set(fusion.rows(profiled(*steps))["batch_size"]) == {8}
+    assert fusion.rows(profiled(*steps[2:-1])).empty, "nothing by hand beside them"
 
 
 def test_frameworks_are_compared_with_their_losses():

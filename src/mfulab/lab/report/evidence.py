@@ -134,21 +134,24 @@ class Evidence:
         lacking: set[str] = set()
         for column, known in self.choices.items():
             lacking |= (topic.names & known) - self.recorded[column]
-        for listed in re.findall(r"columns? ((?:`\w+`(?:, )?)+)", topic.where):
-            for name in re.findall(r"\w+", listed):
-                if not self.has_column(name):
-                    lacking.add(name)
+        for name in topic.columns:
+            if not self.has_column(name):
+                lacking.add(name)
         for name in topic.names & set(TABLES):
             if self.tables[name].empty:
                 lacking.add(name)
         return lacking | (topic.names & set(figures.modules())) - self.drawn
 
     def unseen(self, topic: Topic) -> set[str]:
-        """Names in a topic that are in no figure, cell or test that is to show it."""
+        """Names in a topic that are in no figure, cell or test that is to show it; of columns only
+        where no figure is, as its rows have more columns than it draws."""
         known = set().union(*self.choices.values())
         unseen = topic.measured_names & known
-        for name in (topic.names & self.drawn) | (topic.shown_by & self.drawn):
+        shown_figures = (topic.names | topic.shown_by) & self.drawn
+        for name in shown_figures:
             unseen -= self.in_figure(name, topic.text)
+        if not shown_figures:
+            unseen |= topic.columns
         for name in topic.shown_by:
             text = self.cells.get(name, "") or self.tested(name)
             unseen -= set(re.findall(r"\w+", text))

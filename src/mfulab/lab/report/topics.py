@@ -17,6 +17,7 @@ from mfulab.lab.tables import seminar_texts
 SIGNS = {"works": "✓", "gpu": "†", "partly": "partly", "missing": "missing"}
 TOPICS = "docs/seminar.yaml"
 LONGEST_KEY = 80  # letters of the location of a validation error
+COLUMNS = re.compile(r"columns? ((?:`\w+`(?:, )?)+)")
 # Lists of names that are of tables, columns or figures.
 OTHERS = re.compile(r"(?:table|column|figure)s? (?:`\w+`(?:, | and )?)+")
 STATEMENTS = "statements"  # the notebook's cell that shows the table of printed numbers
@@ -40,6 +41,14 @@ class Topic:
     @property
     def shown_by(self) -> set[str]:
         return set(self.shown.split())
+
+    @property
+    def columns(self) -> set[str]:
+        """Names in lists of columns."""
+        found = set[str]()
+        for listed in COLUMNS.findall(self.where):
+            found |= set(re.findall(r"\w+", listed))
+        return found
 
     @property
     def measured_names(self) -> set[str]:
