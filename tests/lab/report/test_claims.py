@@ -665,7 +665,6 @@ APART = {
     "frameworks": {"finding"},
     "input": {"finding", "best", "beyond"},
     "kernel_ladder": {"finding"},
-    "matmul_precision": {"finding"},
     "matmul_shapes": {"finding"},
     "matmul_throughput": {"finding"},
     "precision_speed": {"as_fast", "as_long", "beyond", "further"},
