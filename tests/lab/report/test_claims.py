@@ -685,7 +685,6 @@ APART = {
     "fusion": {"finding", "compiled"},
     "input": {"finding", "best", "beyond"},
     "kernel_ladder": {"finding"},
-    "matmul_precision": {"finding"},
     "matmul_shapes": {"finding"},
     "matmul_throughput": {"finding"},
     "precision_speed": {"as_fast", "as_long", "beyond", "further"},

@@ -333,6 +333,9 @@ def test_integers_cost_the_rounding_of_their_operands():
     assert rows.sort_values("error")["precision"].tolist() == ["fp32", "bf16", "int8"]
     alone = rows[rows["precision"] == "fp32"]
     assert heard_of(matmul_precision, alone).keys() == {"finding_same"}
+    vague = rows.assign(time_s=1.0, time_ci_low_s=0.75, time_ci_high_s=1.3)
+    [tied] = heard_of(matmul_precision, vague)["finding_tied"]
+    assert tied["others"] == "bf16", "fp32 is slower within any interval"
 
 
 @pytest.mark.parametrize("name", ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"])
