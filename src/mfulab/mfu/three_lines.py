@@ -1,5 +1,5 @@
 """Three lines at the end of every output on one run: what was found, why, and what to try, with the
-most that it can save and the config that tries it."""
+time at stake and the config that tries it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -121,7 +121,7 @@ def share_of(mfu_percent: float) -> str:
 
 
 def advice(row: Row, language: str = "en", is_read: bool = False) -> str:
-    """Advice for a run's verdict, with the most that it can save. For a synthetic load, says that
+    """Advice for a run's verdict, with the time at stake. For a synthetic load, says that
     it is one."""
     text = Texts(language, "lines")
     cause = str(row.get("verdict") or "")
@@ -192,14 +192,18 @@ def can_help(row: Row) -> bool:
 
 
 def most_saved(row: Row, language: str = "en") -> str:
-    """Sentence on the time of a step that the verdict's parts take: no remedy can save more. It is
-    of a sample if the remedy is a larger batch. Empty if no budget shows it."""
+    """Sentence on the time of a step that the verdict's parts take. It is of a sample if the remedy
+    is a larger batch. Empty if no budget shows it, or if the remedy is another number format, which
+    shortens other parts too."""
+    cause = BY_KEY[str(row["verdict"])]
+    if cause.key == "wrong_precision":
+        return ""
     lost = account.read(row).loss(str(row.get("verdict") or ""))
     time_s = number(row.get("time_s"))
     if lost is None or time_s is None:
         return ""
     text = Texts(language, "lines")
-    if "batch_size" in _remedy_keys(row, BY_KEY[str(row["verdict"])]):
+    if "batch_size" in _remedy_keys(row, cause):
         # A larger batch makes a step longer.
         return text("saves_by_batch", share=percent(100 * lost.ms / (1e3 * time_s)))
     part, step, unit = lost.ms, 1e3 * time_s, "ms"
@@ -267,6 +271,9 @@ def _settings(row: Row) -> dict[str, str]:
                 settings[key] = f"{amount:.0f}"
         elif isinstance(value, str) and value:
             settings[key] = value
+    if row.get("pruning") not in (None, "", "none"):
+        settings["model.pruning"] = str(row["pruning"])
+        settings["model.pruned_share"] = f"{number(row.get('pruned_share')) or 0:g}"
     if is_compiled(row):
         settings["execution"] = str(row["execution"])
     return settings

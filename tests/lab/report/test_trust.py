@@ -156,7 +156,7 @@ def test_intervals_that_span_factors_are_told_as_factors(reached, numbers):
     rows = profile(*[0.1] * len(reached)).assign(precision_percent=reached)
     for language in ("en", "ko"):
         # Without how many of all times.
-        counts = r" ?\(\d+ of [^)]+\)| \d+개\(전체 \d+개\)"
+        counts = r" ?\(\d+ of [^)]+\)| \d+개\(전체 \d+개\)|The other \d+|나머지 \d+개"
         told = re.sub(counts, "", trust.precision(tables(rows), language))
         told = re.sub(r"(batch|배치) \d+", "", told.replace(" %", "%"))
         assert set(re.findall(r"\b\d+(?:\.\d+)?%?", told)) == numbers

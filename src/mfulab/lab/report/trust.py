@@ -298,6 +298,8 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
         if factor < VAGUEST:
             shown_factor = significant(factor, 2)
         sentences.insert(0, text(key, **interval, several=several, factor=shown_factor))
+        if several:
+            sentences.insert(1, text("alone", count=len(rows) - known))
     return " ".join(sentences)
 
 

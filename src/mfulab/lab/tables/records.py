@@ -478,7 +478,7 @@ def aged(folder: Path) -> Problems:
         return []
     by_step = "; ".join(f"{step} ({_by_part(counts)})" for step, counts in sorted(parts.items()))
     counts = {"number": len(stale), "total": len(recorded)}
-    names = {"folder": str(folder), "parts": by_step, "name": min(stale)}
+    names = {"folder": str(folder), "parts": by_step, "name": min(stale).rstrip(",")}
     return [Said("recording_aged", {**counts, **names})]
 
 

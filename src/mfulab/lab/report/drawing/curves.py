@@ -38,10 +38,12 @@ def named(row: pd.Series, text: Texts) -> str:
 
 
 def variant(row: Row | pd.Series, text: Texts) -> list[str]:
-    """Workload and execution of a run, each only if it is not the plain one."""
+    """Workload, pruning and execution of a run, each only if it is not the plain one."""
     words = []
     if row["workload"] not in ("", row["mode"]):
         words = [row["workload"]]
+    if row.get("pruning", "") not in ("", "none"):
+        words.append(text.name("pruning", row["pruning"]))
     if row["execution"] not in ("", "eager"):
         words.append(text.name("execution", row["execution"]))
     return words

@@ -19,6 +19,7 @@ COUNTERS = (
     ),
     *("profiler_percent", "nvml_percent", "sm_active_percent"),
 )
+PROFILER = "profiler_percent"  # sees operators of torch alone
 SINGLE = ("during_percent", "after_percent")  # single readings, which do not judge a counter
 WORDS = (
     "idle",
@@ -62,9 +63,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
         sentences.append(text("after", row=late.loc[lost.idxmax()], points=lost.max()))
     furthest = off.abs().max()
     several = len(furthest) > 1
+    key = "finding" if several else "finding_one"
+    if worst == PROFILER:
+        key = "finding_blind"
     sentences.append(
         text(
-            "finding" if several else "finding_one",
+            key,
             counter=text(worst),
             load=text(load),
             reading=row[worst],

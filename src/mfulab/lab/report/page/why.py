@@ -2,6 +2,7 @@
 common questions."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -406,8 +407,7 @@ def _allocator(row: Row, text: Texts) -> list[str]:
 def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Record]:
     """Questions on batch size, memory, loader and bf16, with answers from `rows` and those of the
     figure on loaders."""
-    # Cases of several sizes come first.
-    recommended = sorted(batches(rows), key=lambda batch: batch.batch_size is None)
+    recommended = sorted(batches(rows), key=partial(_turn, text=text))
     cases = pd.DataFrame([batch.case for batch in recommended])
     fed = frames.ok(rows, "input_wait_percent")
     lines = [_line(batch, cases, text) for batch in recommended[:LISTED]]
@@ -420,7 +420,7 @@ def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Rec
     return [
         {
             "question": text("batch_question"),
-            "says": _batch_says(recommended, text),
+            "says": _with_rest(_batch_says(recommended, text), len(recommended), text),
             "head": head,
             "lines": lines,
         },
@@ -432,6 +432,18 @@ def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Rec
         },
         {"question": text("bf16_question"), "says": _bf16_says(bf16(rows), text)},
     ]
+
+
+def _turn(batch: Batch, text: Texts) -> tuple[bool, bool]:
+    """Key that sorts cases of several sizes first, and of these the plain ones."""
+    return batch.batch_size is None, bool(curves.variant(batch.case, text))
+
+
+def _with_rest(says: str, count: int, text: Texts) -> str:
+    """The sentences on `count` cases, and how many of these the table below does not list."""
+    if count > LISTED:
+        return f"{says} {text('cases_in_rows', count=count - LISTED)}"
+    return says
 
 
 def _fit(fit: int | None, at_least: bool, text: Texts) -> str:
@@ -543,6 +555,7 @@ def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
     time from the step without any wait. Rows without doubt are preferred."""
     if fed.empty:
         return text("loader_unknown")
+    doubtful = fed[trust.unsure(fed)]
     fed = frames.preferred(fed, ~trust.unsure(fed))
     ends = claims.ends_of(fed, "input_wait_percent")
     waiting = fed[ends["low"] >= WAITING]
@@ -557,6 +570,9 @@ def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
         sentences = [text("loader_no", **counts)]
     if trust.unsure(fed).all():
         sentences.append(text("loader_doubtful"))
+    elif doubtful["input_wait_percent"].max() >= WAITING:
+        longest_wait = doubtful["input_wait_percent"].max()
+        sentences.append(text("loader_left_out", count=len(doubtful), longest=longest_wait))
     loaders = frames.own(loaders)
     if len(loaders):
         loaders = loaders[loaders["apart"] & ~trust.unsure(loaders)]
