@@ -818,7 +818,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
     beside = {"verdict_flags": ["", '{"beside": {"share": 30.0}}'], "occupancy_percent": math.nan}
     cases = [
         ({"spill_bytes": [0, 16]}, "it spills 16 bytes"),
-        ({"occupancy_percent": [50.0, 25.0]}, "its occupancy is 25 % against 50 %"),
+        ({"occupancy_percent": [50.0, 25.0]}, "its occupancy of 25 % against 50 %"),
         (beside, "other processes took 30 %"),
         ({}, "nothing measured explains it"),
     ]

@@ -8,7 +8,7 @@ from support.said import Heard, heard_of
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import selection
-from mfulab.lab.report.drawing import specs, style
+from mfulab.lab.report.drawing import relative, specs, style
 from mfulab.lab.report.figures import recompilations, repeatability
 from mfulab.lab.tables.compare import Trust
 
@@ -130,3 +130,10 @@ def test_rows_that_are_not_ranked_are_counted(sound, keys):
     text = Heard("precision_speed")
     selection.unranked_words(pd.Series(sound), text)
     assert [*text.heard] == keys
+
+
+def test_a_machine_of_one_pair_has_no_panel_beside_others():
+    pairs = pd.DataFrame({"machine": ["a", "b", "b"], "run": ["1", "2", "3"]})
+    pairs = pairs.assign(time_s=1.0, time_s_base=1.0)
+    assert relative.ranked(pairs)["run"].tolist() == ["2", "3"]
+    assert relative.ranked(pairs.head(1))["run"].tolist() == ["1"]

@@ -18,8 +18,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the fastest format and its share of the computed peak, on formats that could be
-    as fast, and why a CPU may exceed 100 %."""
+    """Sentences on the fastest format, on those that could be as fast, and why a CPU may exceed its
+    computed peak."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
     key = "finding_unknown"
