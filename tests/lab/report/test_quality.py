@@ -5,7 +5,7 @@ from support.said import heard
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
-from mfulab.lab.report.figures import quality
+from mfulab.lab.report.figures import flops_versus_time, quality
 
 TEXT = Texts("en", "quality")
 
@@ -45,6 +45,26 @@ def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
     assert [*best["row"][numbers]] == [94.8, 40, 30, 30]
     assert (worst["row"]["compression"], worst["lost"]) == ("student", 5)
     assert [*worst["row"][["change_half_points", "time_percent"]]] == [0.5, 10]
+
+
+def test_each_cheaper_network_has_the_accuracy_of_its_own_technique(tmp_path):
+    compressions = ("pooled", "repeatedly_pooled", "separable", "structured")
+    judged = [
+        row(way, change_half_points=0.1, accuracy_change_points=-float(place))
+        for place, way in enumerate(compressions)
+    ]
+    timed = []
+    for place, name in enumerate(("plain", "pooled", "repeatedly_pooled", "separable", "pruned")):
+        work = {"flops": 1000 - place, "batch_size": 1, "time_s": 1e-3, "execution": "eager"}
+        timed.append(STEP | work | {"model": f"{name}_cnn", "run": name})
+    rows = flops_versus_time.rows(tables(tmp_path, quality=judged, profile=timed))
+    points = rows.set_index("model")["points"].dropna().to_dict()
+    assert points == {
+        "pooled_cnn": 0,
+        "repeatedly_pooled_cnn": -1,
+        "separable_cnn": -2,
+        "pruned_cnn": -3,
+    }
 
 
 def test_fewer_flops_that_take_as_long_are_named(tmp_path):
