@@ -5,9 +5,7 @@ for measurement in MEASUREMENTS.values():
         name:
             measurement.step
         input:
-            config=inspected(lab.inputs.planned(f"results/{measurement.folder}/config.json")),
-            sources=inspected(lab.inputs.sources(measurement.step)),
-            previous=inspected(lab.inputs.previous(f"results/{measurement.folder}/row.csv")),
+            unpack(inspected(lab.inputs.of_run(measurement))),
         output:
             row=f"results/{measurement.folder}/row.csv",
         log:

@@ -1,5 +1,7 @@
 """Names of the workflow's rules, also if another project's module prefixes them."""
 
+from functools import cache
+
 from mfulab.measurements.registry import MEASUREMENTS
 
 # Rules that measure nothing. Progress does not count them, since a checkpoint adds further ones.
@@ -19,6 +21,7 @@ UNCOUNTED = {
 RULES = UNCOUNTED.union(MEASUREMENTS)
 
 
+@cache  # called for each job
 def own_name(name: str) -> str:
     """Name of a rule in this workflow: `page` for `mfulab_page`, which `use rule * from mfulab as
     mfulab_*` makes. Another project's own rules keep their names."""
