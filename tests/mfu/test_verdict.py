@@ -82,7 +82,7 @@ IN_FP32 = {"tensor_active_percent": 0.0, "effective_precision": "fp32"}
         ({"communication_percent": 25.0}, "communication_bound", ["25 %"]),
         (GAPS | {"kernel_busy_percent": 30.0}, "launch_bound", ["70 %", "400 gaps", "8 µs"]),
         ({"dram_active_percent": 71.0}, "memory_bound", ["71 %"]),
-        (IN_FP32 | {"fp32_active_percent": 80.0}, "wrong_precision", ["80 %", "TF32"]),
+        (IN_FP32 | {"fp32_active_percent": 80.0}, "wrong_precision", ["0 %", "TF32"]),
         ({"throttled_percent": 60.0}, "throttled", ["60 %", "1755 MHz"]),
         ({"sm_active_percent": 50.0}, "shape", ["97 %", "50 %"]),
         ({"mfu_percent": 30.0, "hfu_percent": 43.0}, "shape", ["43 %", "30 %", "recomputation"]),
