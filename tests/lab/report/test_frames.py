@@ -69,8 +69,8 @@ def test_recorded_rows_count_where_nothing_was_measured():
 def test_a_cpu_above_its_computed_peak_was_boosted_and_a_gpu_was_not(device, computed, is_said):
     text = Texts("en", "ceilings")
     row = table(
-        "machine ceiling measured_tflop_s computed_tflop_s device",
-        ("M", "fp32", 1.0, computed, device),
+        "machine ceiling measured_tflop_s computed_tflop_s device precision_percent",
+        ("M", "fp32", 1.0, computed, device, 1.0),
     )
     assert (text("boosted") in ceilings.finding(row, text)) == is_said
 

@@ -81,7 +81,7 @@ def ranked(paired: pd.DataFrame) -> pd.DataFrame:
     """Returns the pairs whose two runs may be ranked, or all pairs if there are none. Machines with
     a single one are left out if others have more."""
     sound = frames.preferred(paired, _is_sound(paired))
-    return frames.preferred(sound, sound.groupby("machine")["run"].transform("size") >= FEWEST)
+    return frames.preferred(sound, sound.groupby("machine")["machine"].transform("size") >= FEWEST)
 
 
 def _is_sound(paired: pd.DataFrame) -> pd.Series:
