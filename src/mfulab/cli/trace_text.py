@@ -27,12 +27,12 @@ Row = dict[str, Any]  # columns of a trace
 Cells = dict[str, str]  # of a line in a table, by column
 DEEPEST = 5  # levels of modules shown
 LEAST_PERCENT = 2.0  # modules shown, relative to the longest
-# Shares of a rank's step: columns of the table of ranks, and of the row.
+# Shares of a rank's step: columns of the table of ranks, and those of the row without "_percent".
 RANK_SHARES = {
-    "kernel_busy_percent": "kernel_busy_percent",
-    "exposed": "communication_percent",
-    "transfer": "transfer_percent",
-    "waiting": "waiting_percent",
+    "kernel_busy_percent": "kernel_busy",
+    "exposed": "communication",
+    "transfer": "transfer",
+    "waiting": "waiting",
 }
 LONGEST = 5
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
@@ -143,7 +143,7 @@ def _job(console: Terminal, text: Texts, rows: Sequence[Row]) -> None:
         mark = " ←" if row["rank"] == job["job_slowest_rank"] else ""
         line = {"rank": f"{row['rank']}{mark}", "step_time": quantity(row["time_s"], "s")}
         for column, name in RANK_SHARES.items():
-            line[column] = _share(row[name])
+            line[column] = _share(row[f"{name}_percent"])
         lines.append(line)
     table(console, text, "ranks", lines)
     if any(row["transfer_percent"] is None and row["communication_percent"] for row in ranks):
