@@ -112,7 +112,7 @@ def test_a_load_that_spins_by_design_is_told_no_remedy(language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_no_remedy_saves_more_than_its_parts_take(language):
+def test_what_is_at_stake_is_the_time_of_the_parts(language):
     row = {**RUN, "verdict": "overhead"}
     assert "6.00" in advice(row, language)
     assert "10.0" in advice(row, language)
@@ -123,6 +123,21 @@ def test_no_remedy_saves_more_than_its_parts_take(language):
     short = advice({**row, "time_s": 0.000108, "idle_ms": 0.0817}, language)
     assert "81.7" in short
     assert "108 µs" in short
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_another_format_shortens_other_parts_too_so_that_no_part_is_named(language):
+    row = {**RUN, "verdict": "wrong_precision", "best_below_peak_ms": 3.0, "slow_matmuls_ms": 3.0}
+    assert account.read(row).loss("wrong_precision") is not None
+    assert " ms" not in advice(row, language)
+
+
+def test_a_pruned_run_is_tried_with_its_pruning():
+    row = {**RUN, "verdict": "launch_bound", "pruned_share": 0.5}
+    words = tried_config({**row, "pruning": "two_of_four"}).split()
+    assert {"model.pruning=two_of_four", "model.pruned_share=0.5"} <= {*words}
+    for plain in ("none", "", None):
+        assert "pruning" not in tried_config({**row, "pruning": plain})
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

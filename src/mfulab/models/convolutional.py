@@ -42,10 +42,12 @@ def small_digits(
     channels: int = 16, hidden: int = 128, pooled: int = 0, separable: bool = False
 ) -> nn.Sequential:
     """Builds two 3×3 convolutions and two linear layers: [batch, 1, 8, 8] → [batch, 10]. With the
-    default arguments, forward takes 1,135,104 FLOPs per image. `pooled` halves height and width
-    after that many convolutions."""
+    default arguments, forward takes 1,135,104 FLOPs per image. `pooled`, from 0 to 2, is the number
+    of convolutions after which height and width are halved."""
     side = 8 // 2**pooled
-    pooled_again = [nn.MaxPool2d(2)] * (pooled > 1)
+    pooled_again = []
+    if pooled > 1:
+        pooled_again = [nn.MaxPool2d(2)]
     return nn.Sequential(
         _convolution(1, channels),
         nn.MaxPool2d(2) if pooled else nn.Identity(),

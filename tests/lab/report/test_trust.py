@@ -11,7 +11,8 @@ from support.said import Heard
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.lab.planning import naming
-from mfulab.lab.report import claims, figures, frames, summary, trust
+from mfulab.lab.report import claims, figures, frames, selection, summary, trust
+from mfulab.lab.report.drawing import curves
 from mfulab.lab.report.page import document, why
 from mfulab.mfu.account import Loss, read
 from mfulab.mfu.causes import CAUSES
@@ -71,7 +72,7 @@ def repeated(count: int, half: float) -> pd.DataFrame:
 
 
 def test_single_processes_differ_beyond_the_usual_spread_of_their_machine():
-    usual = math.exp(2 * frames.UNKNOWN)  # two times, each as far off as that
+    usual = math.exp(2 * frames.RECORDED_HALF_WIDTH)  # two times, each as far off as that
     rows = single(0.1, 0.99 * 0.1 * usual, 1.01 * 0.1 * usual)
     assert frames.apart(rows, rows.iloc[0]).tolist() == [False, False, True]
     assert [frames.apart(rows.iloc[place], rows.iloc[0]) for place in (1, 2)] == [False, True]
@@ -453,6 +454,19 @@ def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
         f"net ({compiled}, here)",
     ]
     assert answered(*rows[:1])[0]["lines"][0][0] == "net"
+
+
+def test_a_pruned_model_is_not_mixed_with_the_whole_one():
+    whole = profile(0.1, 0.2)
+    pruned = profile(0.01, 0.02).assign(pruning="masked", pruned_share=0.5)
+    both = pd.concat([pruned, whole], ignore_index=True)
+    assert answered(both)[0]["lines"] == answered(whole)[0]["lines"]
+    series = curves.series(both)
+    assert series["time_s"].tolist() == curves.series(whole)["time_s"].tolist()
+    half = profile(0.05, precision="bf16", effective_precision="bf16")
+    pairs = why.bf16(pd.concat([pruned, whole, half], ignore_index=True))
+    assert pairs["speedup"].tolist() == why.bf16(pd.concat([whole, half]))["speedup"].tolist()
+    assert selection.pick(both, "variant")["pruning"].eq("masked").sum() == 0
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning.sources import PACKAGE, Sources, run_sources
 
-# Prefixes of the files of each part. Code that names devices, prints, plans or joins belongs to
-# none, as it changes no measured number.
+# Prefixes of the files of each part. Code that prints, plans or joins belongs to none, as it changes
+# no measured number.
 PARTS = {
     "kernels": ("kernels/",),
     "models": ("models/",),

@@ -54,7 +54,7 @@ INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
 # Half-width, on a log scale, of a time that a single process measured. USUAL is the column with the
 # machine's own. Where it is not known, that of the recorded CPU counts.
 USUAL = "usual_half_width"
-UNKNOWN = 0.145
+RECORDED_HALF_WIDTH = 0.145
 TIMED = ("profile", "matmul", "serving", "split")
 JUDGED = ("doubtful", "impossible", "doubts", "reach")  # columns that `trust.judged` adds
 
@@ -128,9 +128,16 @@ def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
 
 
 def alone(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows measured by a single process. Jobs of several are not comparable with
-    them."""
-    return those(rows, rows["processes"].fillna(1) == 1)
+    """Returns the rows of whole models that a single process measured. Pruned models, and jobs of
+    several processes, are not comparable with them."""
+    return those(rows, (rows["processes"].fillna(1) == 1) & ~pruned(rows))
+
+
+def pruned(rows: pd.DataFrame) -> pd.Series:
+    """True for steps of a pruned model."""
+    if "pruning" not in rows:
+        return pd.Series(False, rows.index)
+    return ~rows["pruning"].fillna("").isin(("", "none"))
 
 
 def steps(tables: Tables, *needed: str, **wanted: str | Iterable[str]) -> pd.DataFrame:
@@ -222,11 +229,11 @@ def relative_ends(rows: Any, suffix: str = "") -> tuple[Any, Any]:
     """Returns the ends of each time's interval, ÷ the time. Without an interval, as for a single
     process, they are as far off as the machine's processes usually are."""
     time_s, low_s, high_s = (rows[f"{name}{suffix}"] for name in INTERVAL)
-    usual = rows.get(USUAL, UNKNOWN)
+    usual = rows.get(USUAL, RECORDED_HALF_WIDTH)
     if isinstance(rows, pd.DataFrame):
-        factor = np.exp(pd.Series(usual, rows.index).fillna(UNKNOWN).astype(float))
+        factor = np.exp(pd.Series(usual, rows.index).fillna(RECORDED_HALF_WIDTH).astype(float))
         return (low_s / time_s).fillna(1 / factor), (high_s / time_s).fillna(factor)
-    factor = math.exp(usual if pd.notna(usual) else UNKNOWN)
+    factor = math.exp(usual if pd.notna(usual) else RECORDED_HALF_WIDTH)
     low = low_s / time_s if pd.notna(low_s) else 1 / factor
     high = high_s / time_s if pd.notna(high_s) else factor
     return low, high

@@ -99,8 +99,9 @@ def _is_recorded_cpu(rows: pd.DataFrame) -> pd.Series:
 
 
 def _is_variant(rows: pd.DataFrame) -> pd.Series:
-    """True for steps whose execution or workload is not the plain one."""
-    return (rows["execution"] != "eager") | (rows["workload"] != rows["mode"])
+    """True for steps whose model, execution or workload is not the plain one."""
+    is_issued_otherwise = rows["execution"] != "eager"
+    return is_issued_otherwise | (rows["workload"] != rows["mode"]) | frames.pruned(rows)
 
 
 def _is_incomparable(rows: pd.DataFrame) -> pd.Series:

@@ -4,7 +4,14 @@ import math
 
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, quantity, specs, style
-from mfulab.lab.report.frames import UNKNOWN, DataFrame, Series, Tables, ok, with_machine
+from mfulab.lab.report.frames import (
+    RECORDED_HALF_WIDTH,
+    DataFrame,
+    Series,
+    Tables,
+    ok,
+    with_machine,
+)
 
 TOPIC = "roofline"
 ORDER = 1
@@ -38,7 +45,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _as_fast(rows: DataFrame, best: Series) -> DataFrame:
     """Other formats whose measured matmul could be as fast as the best one, by the precision of
     both."""
-    half = rows["precision_percent"].fillna(100 * (math.exp(UNKNOWN) - 1)) / 100
+    half = rows["precision_percent"].fillna(100 * (math.exp(RECORDED_HALF_WIDTH) - 1)) / 100
     could_be = rows["measured_tflop_s"] * (1 + half)
     least = best["measured_tflop_s"] / (1 + half[best.name])
     return rows[(could_be >= least) & (rows["ceiling"] != best["ceiling"])]

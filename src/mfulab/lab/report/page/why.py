@@ -113,7 +113,7 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
 def _timed(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with samples per second, one for each case and batch size. Adds whether a row is
     `unsure`; such rows are left out of cases with two others."""
-    timed = frames.ok(rows, "samples_per_s", "batch_size")
+    timed = frames.alone(frames.ok(rows, "samples_per_s", "batch_size"))
     if timed.empty:
         return timed
     timed = trust.with_doubts(timed)
@@ -281,7 +281,7 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the fastest run of each machine, model and mode, sorted by MFU. Plain workloads and
     then rows without doubt are preferred. Steps without matmuls, recorded traces and synthetic
     loads are left out if others remain."""
-    is_variant = rows["workload"] != rows["mode"]
+    is_variant = (rows["workload"] != rows["mode"]) | frames.pruned(rows)
     added = {"is_variant": is_variant, "unsure": trust.unsure(rows)}
     ordered = rows.assign(**added).sort_values(
         [*added, "samples_per_s"], ascending=[True, True, False], na_position="last"
