@@ -481,8 +481,13 @@ def test_every_run_is_drawn_or_left_out_for_one_reason(count, doubtful, elsewher
     for key, told in text.heard.items():
         if key.startswith("left_"):
             left += told[0]["count"]
+    for told in text.heard.get("selected_here", ()):
+        left += told["elsewhere"]
     assert drawn + left == count + elsewhere
     assert ("selected_all" in text.heard) == (left == 0)
+    # A rule is told only where it has left something out.
+    assert ("selected_here" in text.heard) == (drawn == count and elsewhere > 0)
+    assert ("selected" in text.heard) == (drawn < count)
 
 
 def test_the_rule_of_selection_stands_under_the_first_figure_alone(few):

@@ -141,6 +141,10 @@ def selected(rows: DataFrame, text: Texts) -> str:
     reason."""
     drawn = shown(rows, text)
     left = rows.drop(drawn.index)
+    elsewhere = int(rows["elsewhere"].iloc[0]) if "elsewhere" in rows else 0
+    if left.empty:
+        key = "selected_here" if elsewhere else "selected_all"
+        return text(key, count=len(drawn), elsewhere=elsewhere)
     doubted = trust.doubtful(left) | ~(left["mfu_percent"] > 0)
     fastest = rows.groupby(["machine", "model", "mode"])["samples_per_s"].transform("max")
     slower = ~doubted & (left["samples_per_s"] < fastest[left.index])
@@ -148,12 +152,10 @@ def selected(rows: DataFrame, text: Texts) -> str:
         "left_slower": int(slower.sum()),
         "left_many": int((~doubted & ~slower).sum()),
         "left_doubted": int(doubted.sum()),
-        "left_elsewhere": int(rows["elsewhere"].iloc[0]) if "elsewhere" in rows else 0,
+        "left_elsewhere": elsewhere,
     }
     reasons = [text(key, count=count, most=MOST) for key, count in counts.items() if count]
-    total = len(rows) + counts["left_elsewhere"]
-    if not reasons:
-        return text("selected_all", count=total)
+    total = len(rows) + elsewhere
     return text("selected", count=len(drawn), total=total, reasons=", ".join(reasons))
 
 
