@@ -43,6 +43,10 @@ def test_it_is_valid_and_its_outputs_are_those_of_one_run_small_and_of_no_machin
         for output in outputs
         if output.output_type == "error" or output.get("name") == "stderr"
     ]
+    written = [
+        output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs
+    ]
+    assert not [text for text in written if text.startswith(("Series([]", "Empty DataFrame"))]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) >= 15
     assert all(picture.metadata["image/png"]["alt"] for picture in pictures)
