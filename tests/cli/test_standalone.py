@@ -152,6 +152,45 @@ def test_several_runs_are_forked_from_one_warm_worker(words, outer, counts, monk
 
 
 @pytest.mark.parametrize(
+    ("words", "axis", "expected"),
+    [
+        # the default experiment leaves gpt2's training at this batch size out, and sweeps precisions
+        (["profile_step", "model=gpt2", "batch_size=4,8"], "batch_size", [4, 8]),
+        (["profile_step", "model=digit_cnn", "batch_size=4"], "batch_size", [4]),
+        (["bench_matmul", "kernel=torch,numpy", "size=256"], "size", ["256", "256"]),
+        (
+            ["bench_matmul", "experiment=miniature", "kernel=torch", "precision=fp32", "size=96,40"],
+            "size",
+            ["96", "40"],
+        ),
+    ],
+)
+def test_a_sweep_measures_the_asked_combinations_and_no_others(words, axis, expected, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    measured = []
+    monkeypatch.setattr(standalone.lifetime, "start", lambda work: None)
+    monkeypatch.setattr(standalone.atexit, "register", lambda call: None)
+    monkeypatch.setattr(standalone, "_measure", lambda run, *_: measured.append(run))
+    monkeypatch.setattr(standalone, "_joined", lambda *_: [])
+    step, *overrides = words
+    assert main(["run", step, "-m", "device=cpu", *overrides]) == 0
+    assert [run.config[axis] for run in measured if run.step == step] == expected
+
+
+def test_a_named_experiment_keeps_its_own_axes_in_a_sweep(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    measured = []
+    monkeypatch.setattr(standalone.lifetime, "start", lambda work: None)
+    monkeypatch.setattr(standalone.atexit, "register", lambda call: None)
+    monkeypatch.setattr(standalone, "_measure", lambda run, *_: measured.append(run))
+    monkeypatch.setattr(standalone, "_joined", lambda *_: [])
+    words = ["experiment=quickstart", "device=cpu", "kernel=torch", "precision=fp32"]
+    assert main(["run", "bench_matmul", "-m", *words]) == 0
+    sizes = [run.config["size"] for run in measured if run.step == "bench_matmul"]
+    assert sizes == ["128", "512", "1024"]
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["--config-dir", "mine", "count_flops", "model=digit_cnn"],

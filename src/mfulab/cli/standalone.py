@@ -65,7 +65,8 @@ def _refuse_elsewhere(context: click.Context, option: click.Parameter, value: st
     "-m",
     "--multirun",
     is_flag=True,
-    help="Measure every combination of values separated by commas; print one table at the end.",
+    help="Measure every combination of values separated by commas, and of the axes of an "
+    "experiment=NAME; print one table at the end.",
 )
 @click.option(
     "--row",
@@ -95,23 +96,24 @@ def run(
     if {"-h", "--help"} & set(words):
         say(click.get_current_context().get_help(), help_of(step), sep="\n\n")
         return
-    compositions = compose_experiments(words, CONFIG, sweeps=multirun)
+    compositions = compose_experiments(words, CONFIG, sweeps=multirun, sweeps_default=False)
     if cfg:
         for composition in compositions:
             base = dict(composition.base)
             say(yaml.safe_dump(base, sort_keys=False, allow_unicode=True), end="")
         return
     command = _Command(step, multirun, all_columns, as_json)
+    is_experiment = multirun and any(word.lstrip("+").startswith("experiment=") for word in words)
     for composition in compositions:
-        command.measure(_plan_of(step, composition, multirun))
+        command.measure(_plan_of(step, composition, is_experiment))
     command.show_all()
 
 
-def _plan_of(step: str, composition: Composition, multirun: bool) -> Plan:
+def _plan_of(step: str, composition: Composition, is_experiment: bool) -> Plan:
     """Plans a single measurement, with one process per run."""
     alone: dict[str, Any] = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
-    if not multirun:
-        alone["exclude"] = []  # meant for a sweep's combinations; a single one was chosen
+    if not is_experiment:
+        alone["exclude"] = []  # meant for the experiment's combinations; these ones were chosen
     base = {**composition.base, **alone}
     plan = runs.plan(replace(composition, base=base), *device_of(base))
     is_chosen = base["device"]["type"] != "auto" or base["hardware"]

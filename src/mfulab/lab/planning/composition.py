@@ -53,10 +53,11 @@ class Composition:
 
 
 def compose_experiments(
-    overrides: Sequence[str], folder: Path, *, sweeps: bool = True
+    overrides: Sequence[str], folder: Path, *, sweeps: bool = True, sweeps_default: bool = True
 ) -> list[Composition]:
-    """Composes the experiments that `overrides` name (`experiment=a,b`), or the default one. Raises
-    ConfigurationError for any mistake, and for a sweep unless `sweeps`."""
+    """Composes the experiments that `overrides` name (`experiment=a,b`), or the default one, whose
+    axes are swept if `sweeps_default`. Raises ConfigurationError for any mistake, and for a sweep
+    unless `sweeps`."""
     with _hydra(folder):
         names_of_groups = groups(folder)
         words = [_quote_digits(word, names_of_groups) for word in complete(overrides)]
@@ -76,7 +77,7 @@ def compose_experiments(
             checks.check_choice("experiment", name, folder)
             checks.experiment_file(folder / "experiment" / f"{name}.yaml")
         if not names:
-            return [_compose_one([], rest, folder, sweeps)]
+            return [_compose_one([], rest, folder, sweeps and sweeps_default)]
         return [_compose_one([f"experiment={name}"], rest, folder, sweeps) for name in names]
 
 
