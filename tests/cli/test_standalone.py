@@ -159,7 +159,13 @@ def test_several_runs_are_forked_from_one_warm_worker(words, outer, counts, monk
         (["profile_step", "model=digit_cnn", "batch_size=4"], "batch_size", [4]),
         (["bench_matmul", "kernel=torch,numpy", "size=256"], "size", ["256", "256"]),
         (
-            ["bench_matmul", "experiment=miniature", "kernel=torch", "precision=fp32", "size=96,40"],
+            [
+                "bench_matmul",
+                "experiment=miniature",
+                "kernel=torch",
+                "precision=fp32",
+                "size=96,40",
+            ],
             "size",
             ["96", "40"],
         ),
