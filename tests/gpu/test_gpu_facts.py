@@ -31,7 +31,8 @@ def test_without_a_gpu_it_tells_what_can_be_told(facts, tmp_path, capsys):
     assert "No GPU to tell facts about: device=cuda:" in capsys.readouterr().out
     found = json.loads(out.read_text())
     assert set(found) == {"software", "cpu"}
-    assert found["software"]["packages"]["torch"] == torch.__version__
+    installed = found["software"]["packages"]["torch"]
+    assert installed.split("+")[0] == torch.__version__.split("+")[0]
     assert found["cpu"]["fp32_1024_tflop_s"] > 0
     assert found["cpu"]["utilization_percent"]["unit"] == "%"
 
