@@ -88,6 +88,18 @@ def test_only_rows_of_traces_are_read(tables, recorded, is_recorded):
     assert list(left["hardware"]) == [name, "here"]
 
 
+@pytest.mark.parametrize(
+    "name", ["headroom", "mfu_versus_utilization", "roofline", "utilization_ladder"]
+)
+def test_beside_measured_runs_each_row_knows_whether_it_is_read(tables, invented, name):
+    rows = figures.modules()[name].rows({**invented, "traces": tables["traces"]})
+    devices = set(frames.with_machine(invented, invented["profile"])["machine_name"])
+    assert rows["is_read"].dtype == bool
+    assert set(rows.loc[~rows["is_read"], "machine_name"]) <= devices
+    assert set(rows.loc[rows["is_read"], "machine_name"]) <= {"NVIDIA H100 80GB HBM3"}
+    assert list(rows["is_read"]) == list(rows["run"].str.startswith("trace="))
+
+
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_a_device_that_no_trace_names_has_words(tables, language):
     traces = tables["traces"].assign(device="")
