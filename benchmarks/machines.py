@@ -229,9 +229,8 @@ def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
         wrongs.append(f"the page does not begin with MFU: {sentence!r}")
     if machine.flag and not _flagged(profile, machine.flag).any():
         wrongs.append(f"no row is flagged {machine.flag}")
-    timed = pd.concat(
-        [trust.doubtful(frames.own(frames.ok(table, "time_s"))) for table in (profile, matmul)]
-    )
+    timed_here = [frames.own_or_recorded(frames.ok(rows, "time_s")) for rows in (profile, matmul)]
+    timed = pd.concat(map(trust.doubtful, timed_here))
     rows = len(profile) + len(matmul)
     highest = profile["mfu_percent"].max(), matmul["share_of_measured_percent"].max()
     counts = (rows, int(timed.sum()), rows - len(timed))
@@ -252,7 +251,8 @@ def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
     is wrong if a lower precision was slower. MFU above 100 % needs a flag. No matmul may exceed its
     measured ceiling, and no run may fail.
     """
-    profile, matmul = frames.own(tables["profile"]), frames.own(tables["matmul"])
+    profile = frames.own_or_recorded(tables["profile"])
+    matmul = frames.own_or_recorded(tables["matmul"])
     ceilings = tables["ceilings"].set_index("ceiling")
     shaky = set(
         ceilings.index[ceilings["disturbed_replicates"] >= ceilings["replicates"].fillna(1)]

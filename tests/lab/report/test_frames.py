@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 from support.said import Heard
 
-from mfulab.core.language import Texts
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.lab.report import frames, shown_rows
 from mfulab.lab.report.figures import ceilings
 from mfulab.lab.report.frames import (
     kinds,
     one_each,
-    own,
+    own_or_recorded,
     read,
     with_machine,
 )
@@ -47,6 +47,24 @@ def test_rows_tell_their_machine_and_its_device():
         "unheard-of",
     ]
     assert list(found["device"]) == ["cpu", "cpu", "cuda", "", ""]
+    assert list(found["machine_name"][:3]) == [
+        "AMD EPYC epyc-4c",
+        "AMD EPYC epyc-8c",
+        "NVIDIA H100",
+    ]
+    assert not found["is_read"].any()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_labels_are_made_of_name_and_marks_in_any_language(language):
+    keys = [("slug-80gb", True), ("slug-80gb", False), ("epyc (recorded)", False)]
+    rows = with_machine({"environment": ENVIRONMENT}, table("hardware recorded", *keys))
+    text = Texts(language)
+    labels = list(frames.in_words(rows, text)["machine"])
+    assert labels[0] == text("machine_recorded", machine="NVIDIA H100")
+    assert labels[1:] == ["slug-80gb", "epyc (recorded)"]
+    again = frames.in_words(frames.in_words(rows, Texts("ko")), text)
+    assert list(again["machine"]) == labels
 
 
 def test_without_an_environment_a_machine_has_its_own_name():
@@ -58,8 +76,8 @@ def test_without_an_environment_a_machine_has_its_own_name():
 
 def test_recorded_rows_count_where_nothing_was_measured():
     both = table("run recorded", ("a", True), ("b", False), ("c", True))
-    assert list(own(both)["run"]) == ["b"]
-    assert list(own(both[both["recorded"]])["run"]) == ["a", "c"]
+    assert list(own_or_recorded(both)["run"]) == ["b"]
+    assert list(own_or_recorded(both[both["recorded"]])["run"]) == ["a", "c"]
 
 
 @pytest.mark.parametrize(

@@ -185,19 +185,30 @@ def test_loads_are_drawn_only_alone(invented, name):
 
 
 @pytest.mark.parametrize(
-    ("names", "begins"),
+    ("names", "recorded", "is_read", "begins"),
     [
-        (["NVIDIA H100", "AMD EPYC (recorded)"], "NVIDIA H100, AMD EPYC (recorded) · "),
-        (["A" * 30 + " (r)", "B" * 30 + " (r)"], f"{'A' * 30} (r), {'B' * 30} (r) · "),
-        (["A" * 50 + " (r)", "B" * 44 + " (r)"], f"{'A' * 50}, {'B' * 44} (r) · "),
-        ([letter * 40 + " (r)" for letter in "ABC"], f"{'A' * 40}, {'B' * 40} +1 (r) · "),
-        (["A" * 300], "A" * 80),
+        (["NVIDIA H100", "AMD EPYC"], [False, True], False, "NVIDIA H100, AMD EPYC{recorded} · "),
+        (["A" * 30, "B" * 30], True, False, f"{'A' * 30}{{recorded}}, {'B' * 30}{{recorded}} · "),
+        (["A" * 48, "B" * 39], True, False, f"{'A' * 48}, {'B' * 39}{{recorded}} · "),
+        (["A" * 40, "B" * 33], False, True, f"{'A' * 40}, {'B' * 33}{{read}} · "),
+        (["A" * 40, "B" * 40], True, [False, True], f"{'A' * 40}{{recorded}} +1 · "),
+        (["A" * 36 + " (x)", "B" * 36 + " (x)", "C" * 40], False, False,
+         f"{'A' * 36} (x), {'B' * 36} (x) +1 · "),
+        (["A" * 36, "B" * 36, "C" * 40], True, False, f"{'A' * 36}, {'B' * 36} +1{{recorded}} · "),
+        (["A" * 300], True, False, "A" * 80),
     ],
-)
-def test_what_was_measured_where_names_whole_machines(names, begins):
-    rows = pd.DataFrame({"machine": names, "recorded": [False, True, True][: len(names)]})
-    says = style.provenance(rows.assign(started_at="2026-01-02", commit="0123abcdef"))
-    assert says.startswith(begins)
+)  # fmt: skip
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_was_measured_where_names_whole_machines(names, recorded, is_read, begins, language):
+    text = Texts(language)
+    marks = {
+        "recorded": text("machine_recorded", machine=""),
+        "read": text("machine_of_trace", machine=""),
+    }
+    rows = pd.DataFrame({"machine_name": names, "machine": names})
+    rows = rows.assign(recorded=recorded, is_read=is_read, started_at="2026-01-02")
+    says = style.provenance(frames.in_words(rows, text).assign(commit="0123abcdef"), text)
+    assert says.startswith(begins.format(**marks))
     assert says.endswith("2026-01-02 · mfulab 0123abc")
     assert style.letters(says) <= style.LETTERS + 3
 

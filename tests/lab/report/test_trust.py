@@ -20,7 +20,8 @@ from mfulab.mfu.headroom import PARTS
 
 WHY = Path(__file__).parents[3] / "docs/why.md"
 CASE = {
-    "hardware": "here", "machine": "here", "recorded": False, "experiment": "mine", "status": "ok", "message": "",
+    "hardware": "here", "machine": "here", "recorded": False, "is_read": False, "experiment": "mine",
+    "status": "ok", "message": "",
     "model": "net", "workload": "training", "mode": "training", "precision": "fp32", "execution": "eager",
     "replicates": 3.0,
     "sequence_length": float("nan"), "effective_precision": "fp32", "steady": True, "verdict_flags": "",

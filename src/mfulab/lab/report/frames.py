@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -57,6 +57,25 @@ USUAL = "usual_half_width"
 RECORDED_HALF_WIDTH = 0.145
 TIMED = ("profile", "matmul", "serving", "split")
 JUDGED = ("doubtful", "impossible", "doubts", "reach")  # columns that `trust.judged` adds
+LABELLED = ["machine_name", "recorded", "is_read"]  # columns that a machine's label is made of
+
+
+class Machine(NamedTuple):
+    """What the label of a machine tells: name, and whether its rows are recorded or read from
+    traces."""
+
+    name: str  # empty if a trace does not name its device
+    is_recorded: bool
+    is_read: bool
+
+    def label(self, text: Texts) -> str:
+        """Returns the label in the text's language."""
+        words = self.name or text("machine_without_name")
+        if self.is_read:
+            words = text("machine_of_trace", machine=words)
+        if self.is_recorded:
+            words = text("machine_recorded", machine=words)
+        return words
 
 
 @dataclass(frozen=True)
@@ -171,19 +190,21 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def with_traces(tables: Tables) -> pd.DataFrame:
-    """Returns profiled runs and, in the same columns, steps read from traces. Their machine is the
-    traced device, marked as read from a trace."""
-    profile = tables["profile"]
+    """Returns profiled runs and, in the same columns, steps read from traces. Adds `is_read`, True
+    for the latter, and `machine_name`, that of the traced device."""
+    profile = tables["profile"].assign(is_read=False, machine_name="")
     traces = tables["traces"]
     if traces.empty:
         return profile
-    devices = traces["device"].replace("", UNNAMED)
-    read = traces.assign(hardware=[f"{short_name(device)}{READ}" for device in devices])
-    judged = {}
+    names = traces["device"].map(short_name)
+    # A measured machine of that name is another one.
+    hardware = [Machine(name, False, True).label(Texts()) for name in names]
+    read = traces.assign(hardware=hardware, is_read=True, machine_name=names)
+    added: dict[str, type] = {"is_read": bool, "machine_name": str}
     for name in JUDGED:
         if name in profile:
-            judged[name] = float if name == "reach" else bool
-    wanted = kinds("profile") | judged
+            added[name] = float if name == "reach" else bool
+    wanted = kinds("profile") | added
     cells = {
         name: read.get(name, pd.Series(ABSENT[kind], read.index, kind))
         for name, kind in wanted.items()
@@ -201,7 +222,7 @@ def unused(tables: Tables, language: str = "en") -> list[str]:
     return []
 
 
-def own(rows: pd.DataFrame) -> pd.DataFrame:
+def own_or_recorded(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows measured here, or the recorded ones if there are none."""
     return preferred(rows, ~rows["recorded"])
 
@@ -297,21 +318,29 @@ def with_doubts_of_both(paired: pd.DataFrame, judged: Sequence[str], suffix: str
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds `machine`, the device's name (marked if recorded), and `device`: cpu, cuda or empty."""
+    """Adds `machine`, the machine's English label, what it is made of, and `device`: cpu, cuda or
+    empty."""
+    if "is_read" not in rows:
+        rows = rows.assign(is_read=False, machine_name="")
     on = ["hardware", "recorded"]
-    machines = tables["environment"].drop_duplicates(on, keep="last")
-    machines = machines.assign(name=machines["device_name"].map(short_name)).set_index(
-        on, drop=False
-    )
-    shared = machines.groupby("name")["hardware"].transform("nunique") > 1
-    names = (machines["name"] + (" " + machines["hardware"]).where(shared, "")).to_dict()
-    devices = machines["device"].to_dict()
-    keys = [*rows[on].drop_duplicates().itertuples(index=False, name=None)]  # few
-    shown = []
-    for hardware, is_recorded in keys:
-        name = names.get((hardware, is_recorded)) or hardware
-        shown.append(f"{name}{RECORDED}" if is_recorded else name)
-    columns = {"machine": shown, "device": [devices.get(key, "") for key in keys]}
+    known = tables["environment"].drop_duplicates(on, keep="last")
+    known = known.assign(name=known["device_name"].map(short_name)).set_index(on, drop=False)
+    shared = known.groupby("name")["hardware"].transform("nunique") > 1
+    names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
+    devices = known["device"].to_dict()
+    first_rows = rows.drop_duplicates(on)  # few
+    keys = [*first_rows[on].itertuples(index=False, name=None)]
+    named = []
+    for key, machine in zip(keys, _machines(first_rows), strict=True):
+        if machine.is_read:
+            named.append(machine)
+        else:
+            named.append(machine._replace(name=names.get(key) or key[0]))
+    columns = {
+        "machine": [machine.label(Texts()) for machine in named],
+        "machine_name": [machine.name for machine in named],
+        "device": [devices.get(key, "") for key in keys],
+    }
     group = rows.groupby(on, sort=False, dropna=False).ngroup()
     added = {}
     for name, cells in columns.items():
@@ -319,10 +348,15 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**added)
 
 
-# Suffixes of a machine's name, and the name of an unknown one.
-RECORDED = " (recorded)"
-READ = " · read from a trace"
-UNNAMED = "a device"
+def machines(rows: pd.DataFrame) -> dict[str, Machine]:
+    """Returns the machines of rows, by label."""
+    first_rows = rows.drop_duplicates("machine")  # few, however many rows
+    return dict(zip(first_rows["machine"], _machines(first_rows), strict=True))
+
+
+def _machines(rows: pd.DataFrame) -> list[Machine]:
+    """The machine of each row."""
+    return [Machine(*cells) for cells in rows[LABELLED].itertuples(index=False, name=None)]
 
 
 def emulated(rows: pd.DataFrame) -> pd.Series:
@@ -345,16 +379,11 @@ def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
 
 
 def in_words(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
-    """Translates the marks in machines' names into the text's language."""
+    """Labels the machines in the text's language."""
     if rows.empty or "machine" not in rows:
         return rows
-    marks = re.compile(rf"^{UNNAMED}\b|{re.escape(RECORDED)}|{re.escape(READ)}")
-    machines = rows["machine"].unique()  # few, however many rows
-    names = {
-        machine: marks.sub(lambda mark: text.name("machine", mark[0]), machine)
-        for machine in machines
-    }
-    return rows.assign(machine=rows["machine"].map(names).astype(str))
+    labels = {label: machine.label(text) for label, machine in machines(rows).items()}
+    return rows.assign(machine=rows["machine"].map(labels).astype(str))
 
 
 def short_name(device: str) -> str:

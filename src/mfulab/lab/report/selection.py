@@ -91,7 +91,7 @@ def _is_short(rows: pd.DataFrame) -> pd.Series:
 
 
 def _is_recorded_trace(rows: pd.DataFrame) -> pd.Series:
-    return rows["recorded"] & rows["hardware"].str.endswith(frames.READ)
+    return rows["recorded"] & rows["is_read"]
 
 
 def _is_recorded_cpu(rows: pd.DataFrame) -> pd.Series:

@@ -131,7 +131,8 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     """Returns the reasons to doubt what was measured here: impossible ceilings first, then the most
     frequent."""
     tried = {
-        STEPS[table]: with_doubts(rows)[["run", "doubts"]] for table, rows in _own(tables).items()
+        STEPS[table]: with_doubts(rows)[["run", "doubts"]]
+        for table, rows in _own_or_recorded_steps(tables).items()
     }
     rows = pd.concat(tried, names=["step"]).reset_index("step")
     of_steps = []
@@ -147,7 +148,7 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     of_steps.sort(key=lambda doubt: -len(doubt.runs))
     # Formats in which a run of the sweep exceeded the ceiling that was measured before. Ceilings of
     # a quick search may be exceeded.
-    rows = frames.ok(frames.own(tables["ceilings"]), "swept_tflop_s")
+    rows = frames.ok(frames.own_or_recorded(tables["ceilings"]), "swept_tflop_s")
     rows = rows[~rows["run"].str.contains("search=quick", regex=False)]
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
     rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
@@ -161,7 +162,7 @@ def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
     """Measured ceilings of this machine below FAR % of the computed peak."""
     if "computed_tflop_s" not in ceilings or "emulated" not in ceilings:
         return []
-    rows = frames.ok(frames.own(ceilings), "measured_tflop_s", "computed_tflop_s")
+    rows = frames.ok(frames.own_or_recorded(ceilings), "measured_tflop_s", "computed_tflop_s")
     rows = rows[~rows["emulated"].fillna(False).astype(bool)]
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["computed_tflop_s"])
     far = rows[rows["share"] < FAR].drop_duplicates("ceiling")
@@ -170,7 +171,7 @@ def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
     ]
 
 
-def _own(tables: frames.Tables) -> frames.Tables:
+def _own_or_recorded_steps(tables: frames.Tables) -> frames.Tables:
     """Steps and matmuls measured here, or all recorded ones if there are none."""
     rows = pick_all(tables, STEPS)
     is_here = any((~table["recorded"]).any() for table in rows.values())
@@ -182,7 +183,7 @@ def _own(tables: frames.Tables) -> frames.Tables:
 def marks(tables: frames.Tables, drawn: Iterable[pd.DataFrame]) -> Marks:
     """Counts the marks in `drawn`, the rows of figures: of rows measured here, or of recorded ones
     if there are none."""
-    is_here = not all(rows["recorded"].all() for rows in _own(tables).values())
+    is_here = not all(rows["recorded"].all() for rows in _own_or_recorded_steps(tables).values())
     hollow = total = 0
     for rows in drawn:
         own = rows
@@ -234,7 +235,9 @@ def summary(
     broken = failed(tables, language)
     if not reasons and not broken:
         return "", [], ""
-    timed = pd.concat([doubtful(frames.ok(rows, "time_s")) for rows in _own(tables).values()])
+    timed = pd.concat(
+        [doubtful(frames.ok(rows, "time_s")) for rows in _own_or_recorded_steps(tables).values()]
+    )
     lines = [*filter(None, [broken]), *(_line(doubt, text) for doubt in reasons)]
     again = list(chain.from_iterable(doubt.steps for doubt in reasons))
     for table in STEPS:
@@ -274,7 +277,7 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     measured twice."""
     text = Texts(language, "trust")
     columns = ["precision_percent", "machine_cost_percent"]
-    timed = [frames.ok(steps, "time_s") for steps in _own(tables).values()]
+    timed = [frames.ok(steps, "time_s") for steps in _own_or_recorded_steps(tables).values()]
     rows = pd.concat([steps.reindex(columns=["run", *columns]) for steps in timed])
     interval, cost = (_typical(rows, column, text) for column in columns)
     known = int(rows["precision_percent"].notna().sum())

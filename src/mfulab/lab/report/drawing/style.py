@@ -2,7 +2,6 @@
 legends, panels and provenance."""
 
 import math
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, count, product
@@ -47,7 +46,6 @@ LEGEND: Look = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4}
 # Lines of values to compare with.
 LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}
 Dash: TypeAlias = str | tuple[float, ...]
-MARK = re.compile(r" \([^()]*\)$")  # mark after a machine's name, such as "(recorded)"
 WHEN = ("started_at", "commit")  # columns in the provenance
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
 FAMILIES = ("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language")  # of kernels
@@ -374,7 +372,7 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
     arrange(figure, _top(lines))
 
 
-def provenance(rows: pd.DataFrame) -> str:
+def provenance(rows: pd.DataFrame, text: Texts) -> str:
     """The line at the bottom of every figure: machines, dates and code."""
     starts, commits = (
         sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN
@@ -388,26 +386,29 @@ def provenance(rows: pd.DataFrame) -> str:
     if commits:
         code = f"mfulab {commit}{'…' * (len(commits) > 2)}"
     dates_and_code = " · ".join(filter(None, [span, code]))
-    names = machines(rows) if "machine" in rows else []
-    listed = _listed(names, LETTERS - letters(dates_and_code))
+    shown = []
+    if "machine" in rows:
+        by_label = frames.machines(rows)
+        shown = [by_label[label] for label in machines(rows)]
+    listed = _listed(shown, LETTERS - letters(dates_and_code), text)
     return " · ".join(filter(None, [listed, dates_and_code]))
 
 
-def _listed(names: Sequence[str], room: int) -> str:
-    """Names joined to at most `room` letters. A common mark at the end is written once, and names
-    that do not fit are counted."""
-    listed = ", ".join(names)
+def _listed(drawn: Sequence[frames.Machine], room: int, text: Texts) -> str:
+    """Labels joined to at most `room` letters. What all of them tell beside the name is written
+    once, and machines that do not fit are counted."""
+    labels = [machine.label(text) for machine in drawn]
+    listed = ", ".join(labels)
     if letters(listed) <= room:
         return listed
-    marks = set()
-    for name in names:
-        found = MARK.search(name)
-        marks.add(found.group() if found else "")
-    mark = marks.pop() if len(marks) == 1 else ""
-    bare = [name.removesuffix(mark) for name in names]
-    for shown in range(len(bare), 0, -1):
-        more = f" +{len(bare) - shown}" if shown < len(bare) else ""
-        listed = f"{', '.join(bare[:shown])}{more}{mark}"
+    together = frames.Machine("", False, False)  # what is told of all
+    marks = {machine._replace(name="") for machine in drawn}
+    if len(marks) == 1:
+        labels = [together._replace(name=machine.name).label(text) for machine in drawn]
+        together = marks.pop()
+    for shown in range(len(labels), 0, -1):
+        more = f" +{len(labels) - shown}" if shown < len(labels) else ""
+        listed = together._replace(name=f"{', '.join(labels[:shown])}{more}").label(text)
         if letters(listed) <= room:
             return listed
     return f"{listed[: room * len(listed) // letters(listed) - 2]} …"

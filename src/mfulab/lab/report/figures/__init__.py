@@ -120,7 +120,7 @@ def render(
     if not sentence:
         return None
     with style.theme():
-        figure = style.blank(text("title"), style.provenance(rows))
+        figure = style.blank(text("title"), style.provenance(rows, text))
         entries = module.draw(rows, figure, text)
         if not figure.legends:
             style.legend(figure, [*(entries or ()), *runs.key(figure, text)])

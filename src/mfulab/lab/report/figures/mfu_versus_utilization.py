@@ -11,7 +11,6 @@ from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
 from mfulab.lab.report.frames import (
-    READ,
     DataFrame,
     Series,
     Tables,
@@ -104,7 +103,7 @@ def _device(row: Series, rows: DataFrame) -> str:
 def _count(rows: DataFrame, total: int, text: Texts) -> str:
     """Words for a number of runs, or of steps if all are read from traces."""
     key = "runs"
-    if rows["hardware"].str.endswith(READ).all():
+    if rows["is_read"].all():
         key = "steps"
     return text(key, total=total)
 

@@ -11,6 +11,7 @@ from mfulab.lab.report.frames import (
     DataFrame,
     Tables,
     ok,
+    those,
     with_machine,
     with_traces,
 )
@@ -26,10 +27,10 @@ def rows(tables: Tables) -> DataFrame:
     """Selects plain steps with intensity, speed and measured ceilings, and steps of traces with
     computed peaks. Synthetic loads are included only if there is nothing else."""
     needed = ("tflop_s", "arithmetic_intensity")
-    traces = with_traces({**tables, "profile": tables["profile"].head(0)})
-    steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
+    both = ok(with_traces(tables), *needed)
+    steps = ok(those(both, ~both["is_read"]), "ceiling_tflop_s", "ceiling_gb_s")
     steps = selection.pick(steps, "variant")
-    read = ok(traces, *needed, "peak_tflop_s", "peak_gb_s", "mfu_percent")
+    read = ok(those(both, both["is_read"]), "peak_tflop_s", "peak_gb_s", "mfu_percent")
     if len(read):
         steps = pd.concat([steps, read], ignore_index=True)
     roofs = {

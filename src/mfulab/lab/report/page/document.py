@@ -232,7 +232,7 @@ def _runs_in_words(
     if duty:
         of_duty = text("duty_cycle", duty=duty)
     return {
-        "provenance": style.provenance(frames.in_words(runs, text)),
+        "provenance": style.provenance(frames.in_words(runs, text), text),
         "duty_cycle": of_duty,
         "precision": trust.precision(tables, text.language),
         "rows_shown": _rows_shown(runs, text),
@@ -595,11 +595,11 @@ def _give_peaks(without: pd.DataFrame, text: Texts) -> str:
 
 def _is_one_trace(tables: frames.Tables) -> bool:
     """True if a single step was measured here, and it was read from a trace."""
-    steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
+    steps = frames.ok(frames.own_or_recorded(frames.with_traces(tables)), "time_s")
     if len(steps) != 1:
         return False
     step = steps.iloc[0]
-    return bool(step["hardware"].endswith(frames.READ) and not step["recorded"])
+    return bool(step["is_read"] and not step["recorded"])
 
 
 def _without_both(tables: frames.Tables) -> pd.DataFrame:
@@ -669,9 +669,9 @@ def _environment(tables: frames.Tables, text: Texts) -> Record:
     skipped = {
         "experiment",
         "run",
-        "recorded",
         "status",
         "machine",
+        *frames.LABELLED,
         "process_s",
         "measured_s",
         *frames.JUDGED,

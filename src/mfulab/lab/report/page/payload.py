@@ -126,7 +126,7 @@ def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
 def drawn(rows: pd.DataFrame) -> Record:
     """Returns the rows of a figure for its CSV, at most DRAWN, and the number of `all`. Columns
     hidden in tables are left out."""
-    hidden = BEHIND | {"impossible", "doubts", REACH, frames.USUAL}
+    hidden = BEHIND | {"impossible", "doubts", REACH, frames.USUAL, "machine_name", "is_read"}
     shown = rows.head(DRAWN)[[name for name in rows if name not in hidden]]
     shown = shown.dropna(axis=1, how="all")
     shown = shown[[name for name in shown if not (shown[name].astype(str) == "").all()]]

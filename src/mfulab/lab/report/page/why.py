@@ -185,9 +185,8 @@ def section(
     """Returns the cases of the section, `lowest` first, and the answers. `figures` are those on the
     page. Empty without a profiled step."""
     text = Texts(language, "why")
-    rows = frames.in_words(
-        frames.own(frames.with_machine(tables, frames.with_traces(tables))), text
-    )
+    steps = frames.with_machine(tables, frames.with_traces(tables))
+    rows = frames.in_words(frames.own_or_recorded(steps), text)
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
@@ -207,7 +206,7 @@ def section(
         sentences.append(text("cases_in_rows", count=not_shown))
     sentences += of_jobs(tables, language)
     answers = []
-    if not rows["hardware"].str.endswith(frames.READ).all():  # traces cannot answer these
+    if not rows["is_read"].all():  # traces cannot answer these
         answers = _answers(rows, frames.in_words(input_figure.rows(tables), text), text)
     return {
         "says": " ".join(sentences),
@@ -296,7 +295,7 @@ def _case(row: Row, figures: set[str], text: Texts) -> Record:
     cause = row[CAUSE]
     columns = verdicts.columns(row, language=text.language)
     budget = account.read(row).losses
-    is_read = row["hardware"].endswith(frames.READ)  # of another program: no experiment helps it
+    is_read = bool(row["is_read"])  # of another program: no experiment helps it
     tried = ""
     if not is_read:
         tried = three_lines.tried_config(row)
@@ -573,7 +572,7 @@ def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
     elif doubtful["input_wait_percent"].max() >= WAITING:
         longest_wait = doubtful["input_wait_percent"].max()
         sentences.append(text("loader_left_out", count=len(doubtful), longest=longest_wait))
-    loaders = frames.own(loaders)
+    loaders = frames.own_or_recorded(loaders)
     if len(loaders):
         loaders = loaders[loaders["apart"] & ~trust.unsure(loaders)]
     if len(loaders) and loaders["kept"].min() < 100 - WAITING:
