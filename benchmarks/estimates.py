@@ -1,6 +1,6 @@
-"""Error of a sweep's estimate of the remaining time after its first ten runs. Replays recorded
-sweeps without the processes that `refine` added, as they were and scaled to machines whose
-measurements take longer or shorter.
+"""Error of a sweep's estimate before its first run, and of the remaining time after its first ten.
+Replays recorded sweeps without the processes that `refine` added, as they were and scaled to
+machines whose measurements take longer or shorter.
 
 python benchmarks/estimates.py
 """
@@ -53,6 +53,11 @@ class Replay:
     runs: int
     first: float
     rest: float
+
+    @property
+    def first_holds(self) -> bool:
+        """True if the initial estimate is within the target."""
+        return abs(self.first - 1) <= WITHIN
 
     @property
     def holds(self) -> bool:
@@ -135,13 +140,17 @@ def replays(machine: str) -> Iterator[Replay]:
 
 
 def main() -> None:
-    print(f"| machine | sweeps | within ±{WITHIN:.0%} | those beyond: estimate ÷ truth |")
-    print("| --- | ---: | ---: | --- |")
+    print(f"| machine | sweeps | before any run, within ±{WITHIN:.0%} | from, to", end=" ")
+    print(f"| after {SEEN} runs, within ±{WITHIN:.0%} | those beyond: estimate ÷ truth |")
+    print("| --- | ---: | ---: | --- | ---: | --- |")
     for machine in MACHINES:
         found = list(replays(machine))
-        missed = [replayed for replayed in found if not replayed.holds]
+        first = [sweep.first for sweep in found]
+        cells = [machine, str(len(found)), str(sum(sweep.first_holds for sweep in found))]
+        cells += [f"{min(first):.2f}, {max(first):.2f}", str(sum(sweep.holds for sweep in found))]
+        missed = [sweep for sweep in found if not sweep.holds]
         beyond = [f"{sweep.hardware} {sweep.experiment} {sweep.rest:.2f}" for sweep in missed]
-        print(f"| {machine} | {len(found)} | {len(found) - len(beyond)} | {'; '.join(beyond)} |")
+        print("|", " | ".join([*cells, "; ".join(beyond)]), "|")
 
 
 if __name__ == "__main__":
