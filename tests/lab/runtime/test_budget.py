@@ -85,12 +85,19 @@ def test_what_fits_is_measured_and_what_does_not_says_so():
     found = sweep(begun=time.time() - 999).why_not("cpu/ceilings/a")
     assert found == "", "the headline divides by it"
     assert sweep(begun=time.time() - 999).limit_s("cpu/ceilings/a") is None
-    assert sweep([(budget.PAGE, 6.0, 24.0)]).left_s() < sweep().left_s() - 20
-    pages = [(budget.PAGE, 6.0, 15.0)]
-    seen = sweep(pages).left_s()
-    assert seen == pytest.approx(180 - 20 * 15 / 6, abs=1), "what the end will take"
-    assert sweep([(budget.PAGE, 6.0, 3.0)]).left_s() == pytest.approx(180 - 20, abs=1)
     assert sweep(due=200).left_s() == pytest.approx(180 - 20 - 200 * budget.LEFT_OUT_S, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("page_s", "reserved_s"),
+    [(24.0, 80), (15.0, 50), (6.0, 20), (4.5, 15), (3.0, 20 * budget.QUICKEST_END)],
+)
+def test_the_first_page_tells_what_is_reserved_for_the_last(page_s, reserved_s):
+    """Longer for a slow one, shorter for a quick one, down to a floor."""
+    first_page = [(budget.PAGE, 6.0, page_s)]
+    assert sweep(first_page).left_s() == pytest.approx(180 - reserved_s, abs=1)
+    runs = [("bench_matmul numpy", 2.0, 9.0)]
+    assert sweep(first_page + runs).left_s() == pytest.approx(180 - reserved_s, abs=1)
 
 
 def test_flops_and_ceiling_predict_a_model_once_they_are_known(tmp_path, monkeypatch):
