@@ -246,6 +246,29 @@ def test_the_document_counts_the_estimates_that_hold(estimates):
     assert f"{after_ten}, and {before}" in told
 
 
+def test_a_sweep_s_own_rows_are_replayed(estimates, tmp_path):
+    """Planned runs that measured, by the time of their start."""
+    seconds = {"0": "4.0", "1": "0.5", "2": "0.25", "left_out": "", "further": "9.0"}
+    plan = []
+    for start, (name, process_s) in enumerate(reversed(seconds.items())):
+        folder = f"results/cpu/count_flops/{name}"
+        row = {"started_at": f"2026-01-01T00:00:0{start}+00:00", "process_s": process_s}
+        write_csv(tmp_path / folder / "row.csv", [row])
+        (tmp_path / folder / "config.json").write_text("{}")
+        if name != "further":
+            plan.append({"step": "count_flops", "run": name, "folder": folder})
+    plan.append({"step": "count_flops", "run": "not begun", "folder": "results/cpu/not_begun"})
+    manifest = tmp_path / "results/cpu/plan/quickstart.json"
+    manifest.parent.mkdir()
+    manifest.write_text(json.dumps({"runs": plan}))
+    found = estimates.measured(tmp_path)
+    assert [(run.folder[-1], run.predicted_s, run.took_s) for run in found] == [
+        ("2", costs.OTHER_S, 0.25),
+        ("1", costs.OTHER_S, 0.5),
+        ("0", costs.OTHER_S, 4.0),
+    ]
+
+
 @pytest.mark.parametrize("experiment", ["quickstart", "quickstart_gpu"])
 def test_a_recorded_first_sweep_is_told_after_ten_runs(estimates, experiment):
     [sweep] = [each for each in estimates.replays("as recorded") if each.experiment == experiment]
