@@ -125,6 +125,12 @@ BY_UV = $(UV) pip install --python $(PYTHON) $(if $(PYTHONDONTWRITEBYTECODE),--c
 BY_PIP = $(PYTHON) -m pip install $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 PIP = put() { $(if $(UV),$(BY_UV) "$$@" ||) $(BY_PIP) "$$@"; }; put --no-deps --no-build-isolation
 LOCKED = $(PIP) --require-hashes --requirement
+# The CPU build of torch has another hash than the lock's. uv fetches it beside the rest, whose hashes it compares too; the index is
+# asked for torch alone. Afterwards the whole lock is gone through as elsewhere.
+TORCH = $$(grep -oE '^torch==[0-9.]+' requirements/pipeline.lock)
+REST = $(VENV)/rest.lock
+BESIDE = awk '/^[^ \#]/ { torch = /^torch==/ } !torch' requirements/pipeline.lock > $(REST); $(BY_UV) --no-deps \
+    --no-build-isolation --find-links $(CPU_TORCH)/torch/ $(TORCH) --verify-hashes --requirement $(REST) >> $(LOG) 2>&1 && exit;
 # Five seconds for an answer: pip itself would try again for minutes.
 ANSWERS = $(PYTHON) -c 'import sys, urllib.request as web; web.urlopen(sys.argv[1], timeout=5)' $(CPU_TORCH)/torch/ 2> /dev/null
 
@@ -154,8 +160,9 @@ install:
 	@$(LOCKED) requirements/build.lock $(LOGGED)
 ifeq ($(CUDA),)
 	@if $(ANSWERS); then echo "  torch for CPUs, 200 MB, from PyTorch's index"; from="--extra-index-url $(CPU_TORCH)"; \
+	    $(if $(UV),$(BESIDE)) \
 	else echo "  torch's default build, 0.6 GB: PyTorch's index of CPU builds does not answer"; fi; \
-	$(BY_PIP) --no-deps $$from $$(grep -oE '^torch==[0-9.]+' requirements/pipeline.lock) $(LOGGED)
+	$(BY_PIP) --no-deps $$from $(TORCH) $(LOGGED)
 endif
 	@echo "  $$(grep -c ^[a-z] requirements/pipeline.lock) packages for measuring and drawing, 250 MB"
 	@$(LOCKED) requirements/pipeline.lock $(LOGGED)

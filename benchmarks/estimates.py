@@ -1,10 +1,11 @@
-"""Error of a sweep's estimate of the remaining time after its first ten runs. Replays recorded
-sweeps without the processes that `refine` added, as they were and scaled to machines whose
-measurements take longer or shorter.
+"""Error of a sweep's estimate before its first run, and of the remaining time after its first ten.
+Replays recorded sweeps without the processes that `refine` added, as they were and scaled to
+machines whose measurements take longer or shorter.
 
 python benchmarks/estimates.py
 """
 
+import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,11 @@ class Replay:
     rest: float
 
     @property
+    def first_holds(self) -> bool:
+        """True if the initial estimate is within the target."""
+        return abs(self.first - 1) <= WITHIN
+
+    @property
     def holds(self) -> bool:
         """True if the estimate of the remainder is within the target."""
         return abs(self.rest - 1) <= WITHIN
@@ -77,14 +83,44 @@ def sweeps(hardware: str) -> dict[str, list[Ended]]:
         if text is None:
             continue
         step = TABLES[table].step
-        folder = f"{hardware}/{step}/{row['run']}"
-        predicted = costs.cost(Run(step, row["run"], folder, text, {"flops": ""}), False)
-        seconds = predicted["s"] + predicted.get("default_s", 0.0)
+        run = Run(step, row["run"], f"{hardware}/{step}/{row['run']}", text, {"flops": ""})
         processes = planned[row["experiment"], table]
-        took_s = processes * row["process_s"] / (row.get("replicates") or 1)
-        ended = Ended(folder, step, predicted["group"], processes * seconds, took_s)
-        found[row["experiment"]].append(ended)
+        process_s = row["process_s"] / (row.get("replicates") or 1)
+        found[row["experiment"]].append(_ended(run, process_s, processes))
     return {name: runs for name, runs in found.items() if len(runs) >= FEWEST and name not in warm}
+
+
+def _ended(run: Run, process_s: float, processes: int = 1) -> Ended:
+    predicted = costs.cost(run, False)
+    seconds = predicted["s"] + predicted.get("default_s", 0.0)
+    took_s = processes * process_s
+    return Ended(run.folder, run.step, predicted["group"], processes * seconds, took_s)
+
+
+def measured(project: Path) -> list[Ended]:
+    """Planned runs that a sweep in the folder `project` has measured, a process each, in the order
+    in which they started."""
+    started = []
+    for manifest in sorted(project.glob("results/*/plan/*.json")):
+        for planned in json.loads(manifest.read_text(encoding="utf-8"))["runs"]:
+            row = _row(project / planned["folder"] / "row.csv")
+            if not row.get("process_s"):
+                continue  # left out for lack of time
+            text = (project / planned["folder"] / "config.json").read_text(encoding="utf-8")
+            step, name, folder = planned["step"], planned["run"], planned["folder"]
+            run = Run(step, name, folder.removeprefix("results/"), text, {"flops": ""})
+            started.append((row["started_at"], _ended(run, float(row["process_s"]))))
+    started.sort(key=lambda entry: entry[0])
+    return [ended for _, ended in started]
+
+
+def _row(path: Path) -> dict[str, str]:
+    """Cells of a run's row; empty if it has none."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return next(csv.DictReader(file))
+    except (FileNotFoundError, StopIteration):
+        return {}
 
 
 def _warm(
@@ -135,13 +171,17 @@ def replays(machine: str) -> Iterator[Replay]:
 
 
 def main() -> None:
-    print(f"| machine | sweeps | within ±{WITHIN:.0%} | those beyond: estimate ÷ truth |")
-    print("| --- | ---: | ---: | --- |")
+    print(f"| machine | sweeps | before any run, within ±{WITHIN:.0%} | from, to", end=" ")
+    print(f"| after {SEEN} runs, within ±{WITHIN:.0%} | those beyond: estimate ÷ truth |")
+    print("| --- | ---: | ---: | --- | ---: | --- |")
     for machine in MACHINES:
         found = list(replays(machine))
-        missed = [replayed for replayed in found if not replayed.holds]
+        first = [sweep.first for sweep in found]
+        cells = [machine, str(len(found)), str(sum(sweep.first_holds for sweep in found))]
+        cells += [f"{min(first):.2f}, {max(first):.2f}", str(sum(sweep.holds for sweep in found))]
+        missed = [sweep for sweep in found if not sweep.holds]
         beyond = [f"{sweep.hardware} {sweep.experiment} {sweep.rest:.2f}" for sweep in missed]
-        print(f"| {machine} | {len(found)} | {len(found) - len(beyond)} | {'; '.join(beyond)} |")
+        print("|", " | ".join([*cells, "; ".join(beyond)]), "|")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import estimates
 import pandas as pd
 import trivial
 
@@ -238,8 +239,18 @@ def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
         *map(str, counts),
         *(f"{share:.0f} %" for share in highest),
         str(len(wrongs)),
+        estimate(folder),
         sentence,
     ], wrongs
+
+
+def estimate(folder: Path) -> str:
+    """What the first ten runs of a sweep in `folder` told of the others ÷ what those took; empty if
+    fewer than half as many followed."""
+    runs = estimates.measured(folder)
+    if len(runs) < 1.5 * estimates.SEEN:
+        return ""
+    return f"{estimates.replay('', '', runs, {}).rest:.2f}"
 
 
 def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
@@ -311,6 +322,7 @@ COLUMNS = (
     "MFU ≤",
     "matmuls ≤",
     "wrong",
+    "estimate ÷ truth",
     "the page begins",
 )
 

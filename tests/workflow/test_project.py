@@ -10,6 +10,7 @@ import sys
 import time
 import tomllib
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 import yaml
@@ -337,6 +338,46 @@ def test_uv_installs_where_it_is_and_pip_where_it_fails(tmp_path, status):
         assert all("--require-hashes" in line for line in locked)
     assert bool(said["uv"]) == (status is not None)
     assert bool(by_pip) == (status != 0)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("status", [0, 1, None])
+def test_torch_for_cpus_comes_beside_the_rest_by_uv_and_before_it_by_pip(tmp_path, status, answers):
+    """uv compares the hashes of all but torch, whose CPU build is not in the lock."""
+    refuses = "" if answers else 'case "$*" in *urllib*) exit 1;; esac'
+    stand_ins = {"uv": (status, ""), "python": (0, refuses)}
+    for name, (code, first) in stand_ins.items():
+        stand_in = tmp_path / name
+        said = f'echo "$@" >> {tmp_path}/{name}.said'
+        stand_in.write_text(f"#!/bin/sh\n{said}\n{first}\nexit {code}\n")
+        stand_in.chmod(0o755)
+    uv = "" if status is None else tmp_path / "uv"
+    index = "https://torch.example/cpu"
+    words = [f"VENV={tmp_path}", f"PYTHON={tmp_path}/python", f"UV={uv}", f"CPU_TORCH={index}"]
+    subprocess.run(["make", "install", *words, "CUDA="], check=True, capture_output=True)
+    of_torch = {}
+    for name in stand_ins:
+        file = tmp_path / f"{name}.said"
+        lines = file.read_text().splitlines() if file.exists() else []
+        of_torch[name] = [line.split() for line in lines if " torch==" in line]
+    rest = tmp_path / "rest.lock"
+    if answers and status is not None:
+        [beside] = of_torch["uv"]
+        assert beside[beside.index("--find-links") + 1] == f"{index}/torch/"
+        assert beside[beside.index("--requirement") + 1] == str(rest)
+        assert "--verify-hashes" in beside
+        whole = Path("requirements/pipeline.lock").read_text()
+        torch = re.search(r"^torch==.*\n(?: .*\n)+", whole, re.MULTILINE)
+        assert "--hash=" in torch[0]
+        assert rest.read_text() == whole.replace(torch[0], "")
+    else:
+        assert not of_torch["uv"]
+        assert not rest.exists()
+    if answers and status == 0:
+        assert not of_torch["python"]
+        return
+    [by_pip] = of_torch["python"]
+    assert ("--extra-index-url" in by_pip) == answers
 
 
 NEW_LOCK = """annotated-types==0.8.0

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 
 import pytest
 
@@ -106,3 +107,16 @@ def test_what_a_budget_leaves_is_spent_where_precision_lacks(make_project):
     before = project.rows()
     project.snakemake(*sweep)
     assert project.rows() == before, "it is spent once"
+
+
+@pytest.mark.slow
+def test_a_budget_is_used_to_within_ten_seconds(make_project):
+    """More replicates are planned than fit, so that the end alone decides what stays unspent."""
+    project = make_project()
+    sweep = ("experiment=miniature", "device=cpu", "replicates=30", "budget_min=1.2")
+    began = time.monotonic()
+    project.snakemake("report", "--config", *sweep)
+    wall_s = time.monotonic() - began
+    rows = project.rows()
+    assert sum(",replicate=" in path for path in rows) > 8
+    assert abs(wall_s - 72) <= 10

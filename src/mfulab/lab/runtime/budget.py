@@ -23,6 +23,7 @@ LEDGER = "results/plan/budget.log"
 WAIT = "wait"  # in place of a run's folder: time in which other commands held the device
 PAGE = "page"  # in place of a run's folder: the first page, from which the last is predicted
 SHARE = 0.4  # assumed rate of a model's FLOPs, relative to the ceiling
+QUICKEST_END = 0.6  # the least share of the predicted end that is reserved after a quick first page
 LEFT_OUT_S = 0.2  # time that a run takes which is not measured
 
 
@@ -56,16 +57,19 @@ class Budget:
     def left_s(self) -> float:
         """Seconds left for measuring. Time for left-out runs, tables, figures and page is reserved;
         time in which other commands held the device does not count."""
-        # The time of runs says nothing about that of a page. The first page has few rows, so that
-        # it may make the prediction for the last one longer, but not shorter.
+        leaving_out_s = LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
+        spent_s = self.elapsed_s() - self._waited_s
+        return self._length_s - spent_s - self._end_s() - leaving_out_s
+
+    def _end_s(self) -> float:
+        """Seconds that tables, figures and page will take: as predicted, corrected by the first page
+        alone, since the time of runs says nothing about them."""
         slower = 1.0
         for group, predicted_s, took_s in self._took.values():
             if group == PAGE:
-                slower = max(slower, took_s / predicted_s)
-        reserved = self.plan["finish_s"] * slower
-        leaving_out_s = LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
-        spent_s = self.elapsed_s() - self._waited_s
-        return self._length_s - spent_s - reserved - leaving_out_s
+                # The first page has few rows: a quick one promises less than a slow one warns of.
+                slower = max(QUICKEST_END, took_s / predicted_s)
+        return float(self.plan["finish_s"] * slower)
 
     def limit_s(self, folder: str) -> float | None:
         """Seconds that the run in `folder` may take; None if it is measured whatever it takes."""
