@@ -54,6 +54,7 @@ TRITON_TYPES = {
     "fp8": "fp8e4nv",
     "int8": "i8",
 }
+INSTINCT = "gfx9"  # GCN and CDNA, whose wavefronts have 64 lanes
 TRITON_RESULTS = {"fp8": "bf16", "int8": "i32"}
 
 
@@ -134,8 +135,9 @@ def _of_triton(rung: str, kernel: MatmulKernel, capability: int) -> Iterator[byt
             continue
 
 
-def triton_code(kernel, capability, tiling=None, *, persistent=False):
-    """Triton kernel compiled for a compute capability, without a GPU."""
+def triton_code(kernel, target, tiling=None, *, persistent=False):
+    """Triton kernel compiled without a GPU, for a compute capability or an AMD architecture such as
+    gfx942."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -157,7 +159,16 @@ def triton_code(kernel, capability, tiling=None, *, persistent=False):
     signature |= dict.fromkeys(constants, "constexpr")
     function = matmul_persistent if persistent else matmul_tiles
     source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=divisible)
-    return compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    if isinstance(target, str):
+        lanes = 64 if target.startswith(INSTINCT) else 32
+        return compile(source, target=GPUTarget("hip", target, lanes), options=options)
+    return compile(source, target=GPUTarget("cuda", target, 32), options=options)
+
+
+def spilled_registers(code: str) -> int:
+    """Vector registers that AMD's machine code spills, by its metadata."""
+    (count,) = re.findall(r"\.vgpr_spill_count:\s*(\d+)", code)
+    return int(count)
 
 
 def compilers() -> str:
