@@ -164,6 +164,15 @@ def test_results_are_packed_without_traces_and_the_next_command_goes_on_from_the
         run(tmp_path, "part look 9 true")
 
 
+def test_a_traceback_s_paths_do_not_leave_the_machine(tmp_path):
+    paths = '"$PWD/src/a.py" "$HOME/b.py" "$SITE/c.py" "${TMPDIR:-/tmp}/d" /usr/lib/e.py'
+    run(tmp_path, f"part told 9 printf 'File %s\\n' {paths}")
+    log = (tmp_path / "recorded" / "9_mine.txt").read_text()
+    found = re.findall(r"^File (.*)$", log, re.MULTILINE)
+    assert found == ["./src/a.py", "~/b.py", "SITE/c.py", "TMP/d", "/usr/lib/e.py"]
+    assert not re.search(r"/(home|root|tmp|work)/", log)
+
+
 def test_a_command_that_is_ended_from_outside_packs_what_there_is(tmp_path):
     body = f"{MADE}\n(sleep 0.5; kill -TERM $$) &\npart hangs 20 sleep 60"
     with pytest.raises(AssertionError):
