@@ -121,7 +121,7 @@ def test_the_page_lists_what_is_carried_to_a_bare_gpu_machine(tmp_path):
         "--python",
         "3.12",
         "--extras",
-        "cuda",
+        "cuda,cutlass",
         "--without",
         present,
         "--list",
