@@ -5,8 +5,10 @@ PYTHONPATH=src:tests python -m support.compiled compiles all kernels and rewrite
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import pytest
 
@@ -43,7 +45,7 @@ ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
 SMALLEST = Shape(1 << 20, 1, 1, 1)
 NOT_TAKEN = "–"
 CHOSEN = "triton_autotuned"  # uses the fastest of its candidates
-# its 54 candidates take seconds each to compile: one architecture per generation
+# its 60 candidates take seconds each to compile: one architecture per generation
 CHOSEN_FOR = ("sm_75", "sm_80", "sm_90a", "sm_120")
 NOT_COMPILED = "not compiled"
 TRITON_TYPES = {
@@ -93,19 +95,27 @@ def _range(needs: list[Needs]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def needs_of(rung: str, arch: str) -> Iterator[Needs]:
-    """Needs of a kernel in each format that a GPU of the architecture supports."""
-    capability = ARCHITECTURES[arch]
+def needs_of(rung: str, arch: str, precision: str | None = None) -> Iterator[Needs]:
+    """Needs of a kernel in each format that a GPU of the architecture supports, or in one of
+    them."""
     kind = kernel_class(rung)
+    with on_a_card(arch):
+        for name in [precision] if precision else kind.precisions:
+            for code in _machine_codes(rung, kind(name), arch):
+                usage = resource_usage(code)
+                local = max(usage["STACK"], usage["LOCAL"])
+                yield Needs(name, usage["REG"], local)
+
+
+@contextmanager
+def on_a_card(arch: str) -> Iterator[None]:
+    """Pretends that the current GPU has the architecture's compute capability."""
+    capability = ARCHITECTURES[arch]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda.get_device_capability", lambda *_: capability)
         for module in ("triton_kernels", "triton_persistent"):
             patch.setattr(f"mfulab.kernels.{module}.generation", lambda: capability)
-        for precision in kind.precisions:
-            for code in _machine_codes(rung, kind(precision), arch):
-                usage = resource_usage(code)
-                local = max(usage["STACK"], usage["LOCAL"])
-                yield Needs(precision, usage["REG"], local)
+        yield
 
 
 def _machine_codes(rung: str, kernel: MatmulKernel, arch: str) -> Iterator[bytes]:
@@ -127,12 +137,17 @@ def _of_triton(rung: str, kernel: MatmulKernel, capability: int) -> Iterator[byt
 
     from mfulab.kernels.triton_autotuned import autotuned
 
-    for config in autotuned(FORMATS[kernel.precision].bytes).configs:
+    for config in sorted(autotuned(FORMATS[kernel.precision].bytes).configs, key=_tile_area):
         tiling = config.kwargs | {"num_warps": config.num_warps, "num_stages": config.num_stages}
         try:
             yield triton_code(kernel, capability, tiling).asm["cubin"]
         except CompilationError:  # the tuner skips such a candidate
             continue
+
+
+def _tile_area(config: Any) -> int:
+    """Results of a candidate's tile a warp: the more, the likelier it spills."""
+    return config.kwargs["tile_m"] * config.kwargs["tile_n"] // config.num_warps
 
 
 def triton_code(kernel, target, tiling=None, *, persistent=False):
