@@ -105,7 +105,7 @@ audit: ## Look for known vulnerabilities of the locked versions
 wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
 	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) $(BARE_GPU)) $(WHEELHOUSE)
 
-BARE_GPU = --extras cuda --without validation/recording/present.txt
+BARE_GPU = --extras cuda,cutlass --without validation/recording/present.txt
 
 docs: $(VENV)/installed requirements/docs.lock ## Write the documentation as a site, site/index.html; a link that leads nowhere ends it
 	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=docs

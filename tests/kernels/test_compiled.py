@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 from support import compiled
 from support.machine_code import needs_nvrtc
-from support.shape_classes import kernel_classes
+from support.shape_classes import kernel_classes, refused
 
 TOLD = compiled.cells_of(compiled.DOCUMENT.read_text(encoding="utf-8"))
 BY_DAY = ("sm_75", "sm_100a", "sm_120")  # the oldest, and those where rungs have spilled
@@ -44,8 +44,17 @@ def test_no_rung_spills_on_any_card_that_it_takes(rung, arch):
 
 
 @pytest.mark.slow
-def test_of_each_format_a_candidate_of_the_autotuned_rung_spills_nothing():
+@pytest.mark.parametrize("arch", compiled.ARCHITECTURES)
+def test_of_each_format_a_candidate_of_the_autotuned_rung_spills_nothing(arch):
+    """Candidates are compiled from the smallest on, until one spills nothing."""
     pytest.importorskip("triton")
-    needs = list(compiled.needs_of(compiled.CHOSEN, "sm_90a"))
-    kept = {each.precision for each in needs if not each.local_bytes}
-    assert kept == set(kernel_classes()[compiled.CHOSEN].precisions)
+    kind = kernel_classes()[compiled.CHOSEN]
+    with compiled.on_a_card(arch):
+        taken = {name for name in kind.precisions if not refused(kind(name), compiled.ALIGNED)}
+    kept = set()
+    for name in taken:
+        needs = compiled.needs_of(compiled.CHOSEN, arch, name)
+        if any(not each.local_bytes for each in needs):
+            kept.add(name)
+    assert kept == taken
+    assert {"fp32", "fp16"} <= taken

@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from support.compiled import triton_code
+from support.compiled import spilled_registers, triton_code
 from support.machine_code import resource_usage
 from support.said import refused
 from support.shape_classes import shape_classes
@@ -136,6 +136,45 @@ def test_a_t4_hears_what_triton_lacks_there_and_not_its_compiler_s_dump(precisio
     monkeypatch.setattr(triton_kernels, "generation", lambda: (7, 5))
     with refused(UnsupportedError, "capability_too_low", need="8.0", has="7.5"):
         TritonPlain(precision).require("cuda", Shape(1, 256, 256, 256))
+
+
+# Compiles by Triton's `input_precision` of each AMD architecture.
+AMD_TF32 = {"gfx90a": False, "gfx942": True, "gfx950": False, "gfx1100": False}
+LDS_BYTES = 64 << 10
+
+
+@pytest.mark.parametrize("architecture", few(AMD_TF32, kept=2))
+def test_amd_s_tf32_is_refused_where_triton_does_not_compile_it(architecture, monkeypatch):
+    from triton.compiler.errors import CompilationError
+
+    from mfulab.kernels import triton_kernels
+    from mfulab.kernels.triton_plain import TritonPlain
+
+    monkeypatch.setattr(triton_kernels, "generation", lambda: (0, 0))
+    monkeypatch.setattr(triton_kernels, "amd_architecture", lambda: architecture)
+    kernel, shape = TritonPlain("tf32"), Shape(1, 256, 256, 256)
+    if AMD_TF32[architecture]:
+        kernel.require("cuda", shape)
+        assert triton_code(kernel, architecture).metadata.shared <= LDS_BYTES
+    else:
+        with refused(UnsupportedError, "triton_tf32_on_amd", has=architecture):
+            kernel.require("cuda", shape)
+        with pytest.raises(CompilationError, match="input_precision"):
+            triton_code(kernel, architecture)
+
+
+@pytest.mark.parametrize("precision", few(("bf16", "fp16", "fp32", "int8")))
+@pytest.mark.parametrize("architecture", few(("gfx942", "gfx90a", "gfx950")))
+def test_the_plain_rung_fits_amd_s_instinct(architecture, precision, monkeypatch):
+    from mfulab.kernels import triton_kernels
+    from mfulab.kernels.triton_plain import TritonPlain
+
+    monkeypatch.setattr(triton_kernels, "generation", lambda: (0, 0))
+    compiled = triton_code(TritonPlain(precision), architecture)
+    code = compiled.asm["amdgcn"]
+    assert compiled.metadata.shared <= LDS_BYTES
+    assert "mfma" in code
+    assert spilled_registers(code) == 0
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9)], ids=str)

@@ -53,6 +53,7 @@ class Card:
     capability: tuple[int, int] = (0, 0)
     units: int | None = None
     less: str = ""
+    architecture: str = ""  # LLVM's name, of AMD's
 
 
 NVIDIAS = (
@@ -77,9 +78,14 @@ NVIDIAS = (
     Card("NVIDIA GB10", (12, 1)),
 )
 AMDS = (
-    Card("AMD Instinct MI250", units=104, less="each of its two dies is a device"),
-    Card("AMD Instinct MI300X", units=304),
-    Card("AMD Instinct MI355X", units=256),
+    Card(
+        "AMD Instinct MI250",
+        units=104,
+        architecture="gfx90a",
+        less="each of its two dies is a device",
+    ),
+    Card("AMD Instinct MI300X", units=304, architecture="gfx942"),
+    Card("AMD Instinct MI355X", units=256, architecture="gfx950"),
 )
 
 
@@ -149,8 +155,13 @@ def _of_amd(card: Card) -> list[str]:
         amd_stand_in.StandIn(amd_stand_in.Gpu(name=card.name, units=card.units or 0)).install(patch)
         patch.setattr("torch.version.hip", "7.0")
         patch.setattr("mfulab.kernels.triton_kernels.generation", lambda: (0, 0))
+        patch.setattr("mfulab.kernels.triton_kernels.amd_architecture", lambda: card.architecture)
         counts = [_family("cuda_"), _family("numba_cuda")]
         less = [card.less] if card.less else []
+        kind = kernel_classes()["triton_plain"]
+        formats = _supported_formats(kind)
+        lacking = [precision for precision in kind.precisions if precision not in formats]
+        less.append(f"Triton refuses {' and '.join(lacking)} there")
         less.append("AMD SMI has no counters of activity, and CUDA's kernels do not run")
         [seen] = amd.Amd().gpus({})
         return [
@@ -159,7 +170,7 @@ def _of_amd(card: Card) -> list[str]:
             *_peak(card, "bf16"),
             "none",
             *counts,
-            _formats("triton_plain"),
+            ", ".join(formats),
             "; ".join(less),
         ]
 

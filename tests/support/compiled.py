@@ -5,8 +5,10 @@ PYTHONPATH=src:tests python -m support.compiled compiles all kernels and rewrite
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import pytest
 
@@ -43,7 +45,7 @@ ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
 SMALLEST = Shape(1 << 20, 1, 1, 1)
 NOT_TAKEN = "–"
 CHOSEN = "triton_autotuned"  # uses the fastest of its candidates
-# its 54 candidates take seconds each to compile: one architecture per generation
+# its 60 candidates take seconds each to compile: one architecture per generation
 CHOSEN_FOR = ("sm_75", "sm_80", "sm_90a", "sm_120")
 NOT_COMPILED = "not compiled"
 TRITON_TYPES = {
@@ -54,6 +56,7 @@ TRITON_TYPES = {
     "fp8": "fp8e4nv",
     "int8": "i8",
 }
+INSTINCT = "gfx9"  # GCN and CDNA, whose wavefronts have 64 lanes
 TRITON_RESULTS = {"fp8": "bf16", "int8": "i32"}
 
 
@@ -92,19 +95,27 @@ def _range(needs: list[Needs]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def needs_of(rung: str, arch: str) -> Iterator[Needs]:
-    """Needs of a kernel in each format that a GPU of the architecture supports."""
-    capability = ARCHITECTURES[arch]
+def needs_of(rung: str, arch: str, precision: str | None = None) -> Iterator[Needs]:
+    """Needs of a kernel in each format that a GPU of the architecture supports, or in one of
+    them."""
     kind = kernel_class(rung)
+    with on_a_card(arch):
+        for name in [precision] if precision else kind.precisions:
+            for code in _machine_codes(rung, kind(name), arch):
+                usage = resource_usage(code)
+                local = max(usage["STACK"], usage["LOCAL"])
+                yield Needs(name, usage["REG"], local)
+
+
+@contextmanager
+def on_a_card(arch: str) -> Iterator[None]:
+    """Pretends that the current GPU has the architecture's compute capability."""
+    capability = ARCHITECTURES[arch]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda.get_device_capability", lambda *_: capability)
         for module in ("triton_kernels", "triton_persistent"):
             patch.setattr(f"mfulab.kernels.{module}.generation", lambda: capability)
-        for precision in kind.precisions:
-            for code in _machine_codes(rung, kind(precision), arch):
-                usage = resource_usage(code)
-                local = max(usage["STACK"], usage["LOCAL"])
-                yield Needs(precision, usage["REG"], local)
+        yield
 
 
 def _machine_codes(rung: str, kernel: MatmulKernel, arch: str) -> Iterator[bytes]:
@@ -126,7 +137,7 @@ def _of_triton(rung: str, kernel: MatmulKernel, capability: int) -> Iterator[byt
 
     from mfulab.kernels.triton_autotuned import autotuned
 
-    for config in autotuned(FORMATS[kernel.precision].bytes).configs:
+    for config in sorted(autotuned(FORMATS[kernel.precision].bytes).configs, key=_tile_area):
         tiling = config.kwargs | {"num_warps": config.num_warps, "num_stages": config.num_stages}
         try:
             yield triton_code(kernel, capability, tiling).asm["cubin"]
@@ -134,8 +145,14 @@ def _of_triton(rung: str, kernel: MatmulKernel, capability: int) -> Iterator[byt
             continue
 
 
-def triton_code(kernel, capability, tiling=None, *, persistent=False):
-    """Triton kernel compiled for a compute capability, without a GPU."""
+def _tile_area(config: Any) -> int:
+    """Results of a candidate's tile a warp: the more, the likelier it spills."""
+    return config.kwargs["tile_m"] * config.kwargs["tile_n"] // config.num_warps
+
+
+def triton_code(kernel, target, tiling=None, *, persistent=False):
+    """Triton kernel compiled without a GPU, for a compute capability or an AMD architecture such as
+    gfx942."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -157,7 +174,16 @@ def triton_code(kernel, capability, tiling=None, *, persistent=False):
     signature |= dict.fromkeys(constants, "constexpr")
     function = matmul_persistent if persistent else matmul_tiles
     source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=divisible)
-    return compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    if isinstance(target, str):
+        lanes = 64 if target.startswith(INSTINCT) else 32
+        return compile(source, target=GPUTarget("hip", target, lanes), options=options)
+    return compile(source, target=GPUTarget("cuda", target, 32), options=options)
+
+
+def spilled_registers(code: str) -> int:
+    """Vector registers that AMD's machine code spills, by its metadata."""
+    (count,) = re.findall(r"\.vgpr_spill_count:\s*(\d+)", code)
+    return int(count)
 
 
 def compilers() -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -99,12 +100,15 @@ def test_what_the_other_machine_has_is_not_carried(packages):
 
 
 def test_what_a_bare_gpu_machine_lacks_is_little_and_not_its_torch(wheelhouse):
-    packages = wheelhouse.locked(["cuda"], wheelhouse.markers("3.12", "manylinux_2_28_x86_64"))
+    extras = re.search(r"BARE_GPU = --extras (\S+)", (ROOT / "Makefile").read_text())[1]
+    target = wheelhouse.markers("3.12", "manylinux_2_28_x86_64")
+    packages = wheelhouse.locked(extras.split(","), target)
     present = wheelhouse.names_in(wheelhouse.PROJECT / "validation" / "recording" / "present.txt")
     carried = {wheelhouse.canonicalize_name(name) for name in packages} - present
     assert len(carried) < 60
     assert {"snakemake", "hydra-core", "pydantic-core", "nvmath-python"} < carried
-    assert not {"torch", "triton", "numpy", "numba-cuda"} & carried
+    assert not {"torch", "triton", "numpy", "numba-cuda", "scipy"} & carried
+    assert "nvidia-cutlass" in carried, "its rung is one that no recording has"
 
 
 def test_the_page_lists_what_is_carried_to_a_bare_gpu_machine(tmp_path):
@@ -117,7 +121,7 @@ def test_the_page_lists_what_is_carried_to_a_bare_gpu_machine(tmp_path):
         "--python",
         "3.12",
         "--extras",
-        "cuda",
+        "cuda,cutlass",
         "--without",
         present,
         "--list",

@@ -105,6 +105,17 @@ turn() {
     [ -n "$CUT" ] || echo "$name" >> "$OUT/done.txt"
 }
 
+# without_paths FILE …: a traceback names files, and logs go into the repository. The longest folder comes first, as one may lie
+# in another.
+without_paths() {
+    local pairs folder name words=()
+    pairs=$(printf '%s\n' "$SITE=SITE" "$PWD=." "$HOME=~" "${TMPDIR:-/tmp}=TMP" | awk '{ print length, $0 }' | sort -rn | cut -d" " -f2-)
+    while IFS="=" read -r folder name; do
+        [ ${#folder} -gt 1 ] && words+=(-e "s|${folder%/}\b|$name|g")
+    done <<< "$pairs"
+    sed -i "${words[@]}" "$@"
+}
+
 # Whatever ended the command: what there is goes with it, and replaces what was packed only once it is whole.
 pack() {
     local names each
@@ -114,6 +125,7 @@ pack() {
         [ -n "$names" ] && echo "$names" > "$OUT/$each.txt"
     done
     without_worker && touch "$OUT/no_worker.txt"
+    without_paths "$OUT"/*.txt
     [ -d results ] || return 0
     tar czf - --exclude=trace.json.gz --exclude=tables --exclude=superseded --exclude=results/reference \
         results 2>> "$LOG" | split -b 15M -d - "$OUT/packing." || return 0

@@ -90,9 +90,8 @@ def emulated(precision: str, device: torch.device) -> Said | None:
     """Reason why `device` emulates a format by converting its operands. None if the hardware
     computes in it."""
     if is_gpu(device):
-        if precision == "tf32" and not vendors.of_device(device).HAS_TF32:
-            return Said("tf32_is_nvidias")
-        return emulated_by_gpu(precision, gpu.capability_of(device))
+        has_tf32 = vendors.of_device(device).HAS_TF32
+        return emulated_by_gpu(precision, gpu.capability_of(device), has_tf32)
     return emulated_by_cpu(precision)
 
 

@@ -61,9 +61,13 @@ def usable(flags: frozenset[str]) -> frozenset[str]:
     return flags - (frozenset().union(*above) - kept)
 
 
-def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> Said | None:
+def emulated_by_gpu(
+    precision: str, capability: tuple[int, int] | None, has_tf32: bool = True
+) -> Said | None:
     """Reason why a GPU of this compute capability emulates a format. None if it does not, or the
-    capability is unknown."""
+    capability is unknown. `has_tf32` is the vendor's `HAS_TF32`."""
+    if precision == "tf32" and not has_tf32:
+        return Said("tf32_is_nvidias")
     since = GPU_SINCE.get(precision)
     if since is None or capability is None or tuple(capability) >= since:
         return None
@@ -77,7 +81,11 @@ def emulated_here(device: str) -> dict[str, Said]:
     if device == "cpu":
         reasons = {name: emulated_by_cpu(name) for name in CPU_UNITS}
     else:
-        uuid = gpus[0].uuid if (gpus := identity.gpus(device)) else ""
-        capability = vendors.of(uuid).capability(uuid) if uuid else None
-        reasons = {name: emulated_by_gpu(name, capability) for name in GPU_SINCE}
+        reasons = {}
+        for gpu in identity.gpus(device)[:1]:
+            vendor = vendors.of(gpu.uuid)
+            capability = vendor.capability(gpu.uuid)
+            reasons = {
+                name: emulated_by_gpu(name, capability, vendor.HAS_TF32) for name in GPU_SINCE
+            }
     return {name: reason for name, reason in reasons.items() if reason}

@@ -37,6 +37,14 @@ def generation() -> tuple[int, int]:
     return HOPPER
 
 
+def amd_architecture() -> str | None:
+    """LLVM's name of the current AMD GPU, such as gfx942; empty if torch does not report it. None
+    if torch is not built for AMD."""
+    if not torch.version.hip:
+        return None
+    return str(getattr(properties(), "gcnArchName", "")).partition(":")[0]
+
+
 def most_threads() -> int:
     """Maximum threads per block of the current GPU. 1024 if torch does not report it, as on all
     GPUs since 2.0."""

@@ -20,6 +20,7 @@ CANDIDATES = [
     (128, 64, 128, 4, 4),
     (64, 128, 128, 4, 4),
     (64, 64, 64, 4, 5),
+    (64, 64, 64, 8, 3),  # the only one that does not spill in fp16 on Turing
     (16, 128, 256, 4, 4),
 ]
 

@@ -6,9 +6,17 @@ from typing import Any, ClassVar
 import triton
 import triton.language as tl
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
-from mfulab.kernels.devices import AMPERE, HOPPER, generation, require_capability
+from mfulab.kernels.devices import (
+    AMPERE,
+    HOPPER,
+    amd_architecture,
+    generation,
+    require_capability,
+)
 
 # rows of tiles that are processed together, so that their operands stay in the L2 cache
 GROUP = 8
@@ -89,6 +97,7 @@ WARPS = 8
 STAGES = 3
 ROW_BYTES = 128  # bytes per row of A's tile
 SINCE = dict.fromkeys(("bf16", "tf32", "int8"), AMPERE)  # not supported by Triton on older GPUs
+TF32_OF_AMD = "gfx942"  # the only AMD GPU that Triton multiplies tf32 on
 
 
 def tile_for(precision: str, capability: tuple[int, int]) -> tuple[int, int, int]:
@@ -129,6 +138,10 @@ class TritonKernel(MatmulKernel):
         least = SINCE.get(self.precision, (0, 0))
         if (0, 0) < generation() < least:
             require_capability(f"{self} in {self.precision}", least)
+        architecture = amd_architecture()
+        if self.precision == "tf32" and architecture not in (None, TF32_OF_AMD):
+            numbers = {"kernel": str(self), "only": TF32_OF_AMD, "has": architecture or "?"}
+            raise UnsupportedError(Said("triton_tf32_on_amd", numbers))
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides

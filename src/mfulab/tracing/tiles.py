@@ -65,25 +65,32 @@ def multiplies(kernel: str) -> bool:
 # The operands' format in a kernel's name; the first pattern that matches counts. cuBLAS's nvjet has
 # letters behind its architecture, as `nvjet_sm90_tst_`: o fp4, q fp8, t bf16, h fp16, s fp32, which
 # its tensor cores take as tf32. tests/tracing/names.yaml holds a real name of each.
-_NVJET = r"nvjet_(?:sm\d+_)?"
+_NVJET = r"nvjet_(?:sm\d+[a-z]?_)?"
+# cuBLAS's kernels for narrow matrices name the types of their operands as template arguments.
+_NARROW = r"(?:gem[mv]\w*|gemvx::kernel)<[^>]*\b"
 _FORMATS = (
     # Operands of two formats, as TensorRT-LLM's bmm_Bfloat16_MxE2m1MxE4m3_…: the wider one's rate.
     ("fp8", re.compile(r"E2m1(?:Mx)?E4m3|E4m3(?:Mx)?E2m1")),
     ("bf16", re.compile(r"E2m1Bfloat16|Bfloat16(?:Mx|Nv)?E2m1")),
     ("fp4", re.compile(_NVJET + r"o|e2m1|f4f4|(?:nv|mx)?fp4", re.IGNORECASE)),
-    ("fp8", re.compile(_NVJET + r"q|(?i:e4m3|e5m2|fp8|float8|f8f8)|_F8")),
-    ("int8", re.compile(r"i8816|i16832|igemm|imma|(?<!u)int8|s8s8|_I8")),
-    ("bf16", re.compile(_NVJET + r"t|(?i:bf16|bfloat16)|_BB[SH]_|_B_BS_")),
+    ("fp8", re.compile(_NVJET + r"q|(?i:e4m3|e5m2|fp8|float8|f8f8)|_F8|_B8")),
+    (
+        "int8",
+        re.compile(
+            r"i8816|i16832|igemm|imma|(?<!u)int8|s8s8|_I8|i8i8|i8[fi]32_i8i32|_[su]8_[su]8_s32"
+        ),
+    ),
+    ("bf16", re.compile(_NVJET + r"t|(?i:bf16|bfloat16)|_BB[SH]_|_B_BS_|_B_?S_?S_")),
     (
         "fp16",
         re.compile(
             _NVJET + r"h|(?<![b\d])f16|(?<!b)fp16|(?i:half|(?<![a-z])hgemm)|h884|h1688|h16816"
-            r"|_HH[SH]_|_H_H[SH]_"
+            r"|_HH[SH]_|_H_H[SH]_|_H_?S_?S_|_HB_"
         ),
     ),
     ("tf32", re.compile(_NVJET + r"s|tf32|s1688(?:gemm|cudnn)")),
-    ("fp64", re.compile(r"f64f64|dgemm|d884|_DB_")),
-    ("fp32", re.compile(r"f32f32|sgemm|scudnn|_SS?B_|_S_B_|ffma|(?<![a-z])gemmk1_kernel<float")),
+    ("fp64", re.compile(r"f64f64|dgemm|d884|_DB_|" + _NARROW + r"double\b")),
+    ("fp32", re.compile(r"f32f32|sgemm|scudnn|_SS?B_|_S_B_|ffma|" + _NARROW + r"float\b")),
 )
 
 

@@ -7,7 +7,7 @@ import restamp
 from support.workflow_copy import ROOT
 
 from mfulab.lab.planning import foundations
-from mfulab.lab.planning.sources import PACKAGE
+from mfulab.lab.planning.sources import PACKAGE, run_sources
 
 
 def sources(**edited):
@@ -47,6 +47,23 @@ def test_a_matmul_rests_on_its_kernel_and_on_no_model():
     assert {"kernels", "timing", "devices", "measuring"} <= found.keys()
     assert "models" not in found
     assert foundations.foundations("bench_matmul,mfulab.kernels.gone.Gone", "nvidia-h200") == {}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "own"),
+    [
+        ("nvidia-h200", "nvidia"),
+        ("tesla-t4", "nvidia"),
+        ("amd-instinct-mi300x-oam", "amd"),
+        ("apple-m2-gpu", "apple"),
+        ("", "amd apple nvidia"),
+    ],
+)
+def test_a_vendor_s_module_ages_its_own_cards_alone(hardware, own):
+    kernel = "mfulab.kernels.triton_plain.TritonPlain"
+    files = run_sources("bench_matmul", kernel, hardware)
+    found = {file.stem for file in files if file.parent.name == "vendors"}
+    assert found & {"amd", "apple", "nvidia"} == set(own.split())
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")

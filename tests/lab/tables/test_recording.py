@@ -321,7 +321,20 @@ def test_the_code_that_a_recording_names_is_read_and_never_run(name, monkeypatch
 @pytest.mark.parametrize("code", [[], "text", 5, None, {"profile_step,os.system": 1}, {"a": []}])
 def test_a_recording_whose_digests_are_none_is_told(tmp_path, code):
     write_json(tmp_path / "here" / records.ABOUT, {"code": code})
-    assert len(records.aged(tmp_path / "here")) == (0 if code == {} else 1)
+    assert len(records.aged(tmp_path / "here")) == 1
+
+
+def test_digests_of_an_older_form_name_no_part_that_changed(tmp_path, monkeypatch):
+    name = "count_flops,torch.nn.Linear"
+    current = {"counting": "1" * 16}
+    monkeypatch.setattr(records, "foundations", lambda *_: current)
+    code = {"ceilings,": "0" * 16, "read_trace,": current, name: {"counting": "0" * 16}}
+    write_json(tmp_path / "here" / records.ABOUT, {"code": code})
+    older, aged = records.aged(tmp_path / "here")
+    about = {"folder": str(tmp_path / "here"), "total": 3, "number": 1}
+    assert (older.key, older.numbers) == ("recording_of_older_form", about | {"name": "ceilings"})
+    parts = {"parts": "count_flops (counting of 1)", "name": name}
+    assert (aged.key, aged.numbers) == ("recording_aged", about | parts)
 
 
 @pytest.mark.parametrize("config", [{}, {"model": []}, {"model": "x"}, {"kernel": {"_target_": 5}}])

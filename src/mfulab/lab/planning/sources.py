@@ -24,6 +24,7 @@ from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_json, read_text, write_text
 from mfulab.core.said import Said, of_source
 from mfulab.device import OF_GPUS, is_gpu, kind_of
+from mfulab.device.vendors import makers
 from mfulab.lab.planning.store import holds, write_if_changed
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -44,8 +45,9 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
-    """Files that a run of `step` with a model or kernel `target` depends on. For a CPU as
-    `hardware`, modules that only GPUs need are left out."""
+    """Files that a run of `step` with a model or kernel `target` depends on. Modules that
+    `hardware` does not need are left out: those of GPUs for a CPU, those of other vendors for a
+    GPU."""
     roots = [(f"mfulab.measurements.{step}.measure", "measure")]
     if target:
         module = locate(target)
@@ -53,7 +55,14 @@ def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
     without: tuple[str, ...] = WORDS
     if hardware and not is_gpu(kind_of(hardware)):
         without += OF_GPUS
-    return _reached(tuple(roots), without)
+    return _reached(tuple(roots), without + _of_other_vendors(hardware))
+
+
+def _of_other_vendors(hardware: str) -> tuple[str, ...]:
+    """Modules of all vendors but the one whose slug `hardware` is; none if it is nobody's."""
+    modules = {type(vendor).__module__: vendor for vendor in makers()}
+    own = {name for name, vendor in modules.items() if re.match(vendor.SLUG, hardware)}
+    return tuple(sorted(modules.keys() - own)) if own else ()
 
 
 def closure(*modules: str) -> Sequence[Path]:

@@ -33,8 +33,8 @@ from mfulab.core.rows import (
     impossible,
     is_in_range,
 )
-from mfulab.core.said import LONGEST_CELL, Said, with_sentence
-from mfulab.lab.planning.foundations import PARTS, changed, foundations
+from mfulab.core.said import LONGEST_CELL, Numbers, Said, with_sentence
+from mfulab.lab.planning.foundations import changed, foundations
 from mfulab.lab.planning.identity import identity as identity_of
 from mfulab.lab.tables.columns import Record, Records, kept, kind, marked, with_counters
 from mfulab.measurements import manifest
@@ -456,7 +456,8 @@ def from_recorded(folder: Path) -> Collected:
 
 def aged(folder: Path) -> Problems:
     """Reports how many recorded measurements have changed foundations, such as code, by measurement
-    and part. Empty if none has, or the recording holds no digests."""
+    and part, and of how many nothing is known. Empty if none has, or the recording holds no
+    digests."""
     try:
         recorded = read_json(folder / ABOUT).get("code", {})
     except FileNotFoundError:
@@ -465,21 +466,25 @@ def aged(folder: Path) -> Problems:
         return [str(error)]
     if not isinstance(recorded, Mapping):
         return [f"{folder / ABOUT}: code: holds a {type(recorded).__name__} instead of an object"]
-    stale: dict[str, set[str]] = {}
+    stale = list[str]()
+    unknown = list[str]()  # of an older form: one digest of all parts together
     parts = defaultdict[str, Counter[str]](Counter)
     for name, digests in recorded.items():
-        found = [*PARTS]  # if the digests are invalid
-        if isinstance(digests, dict):
-            found = changed(digests, foundations(name, folder.name))
-        if found:
-            stale[name] = set(found)
+        if not isinstance(digests, dict):
+            unknown.append(name)
+        elif found := changed(digests, foundations(name, folder.name)):
+            stale.append(name)
             parts[name.partition(",")[0]].update(found)
-    if not stale:
-        return []
-    by_step = "; ".join(f"{step} ({_by_part(counts)})" for step, counts in sorted(parts.items()))
-    counts = {"number": len(stale), "total": len(recorded)}
-    names = {"folder": str(folder), "parts": by_step, "name": min(stale).rstrip(",")}
-    return [Said("recording_aged", {**counts, **names})]
+    problems: Problems = []
+    about: Numbers = {"folder": str(folder), "total": len(recorded)}
+    if unknown:
+        numbers: Numbers = {"number": len(unknown), "name": min(unknown).rstrip(",")}
+        problems.append(Said("recording_of_older_form", {**about, **numbers}))
+    if stale:
+        by_step = [f"{step} ({_by_part(counts)})" for step, counts in sorted(parts.items())]
+        names: Numbers = {"parts": "; ".join(by_step), "name": min(stale).rstrip(",")}
+        problems.append(Said("recording_aged", {**about, "number": len(stale), **names}))
+    return problems
 
 
 def _by_part(counts: Counter[str]) -> str:
