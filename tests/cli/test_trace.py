@@ -157,7 +157,6 @@ def test_a_page_of_these_traces_alone(one_figure, tmp_path, capsys):
     "words",
     [
         ["trace", "--html", "folder", "step.json.gz"],
-        ["trace", "--perfetto", "folder", "step.json.gz"],
         ["measure", "--json", "folder", "train.py"],
         ["goodput", "job", "--figure", "folder"],
         ["page", "--out", "folder"],
