@@ -19,6 +19,8 @@ from mfulab.core.said import Numbers, Said, of_source
 from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
+from mfulab.mfu.account import expected_mfu
+from mfulab.mfu.step import Counters, StepFacts, StepPeaks
 
 # Labels for job and user in dcgm-exporter with --hpc-job-mapping-dir, slurm-job-exporter and
 # Kubernetes.
@@ -42,6 +44,7 @@ QUERIES = {  # in PromQL, per job and device, sampled once a minute
 }
 # Owners of jobs, from slurm-job-exporter.
 OWNERS = "group by (user, slurmjobid) (last_over_time(slurm_job_utilization_gpu[RANGE:1m]))"
+OF_TENSOR_CORES = "fp16"  # all formats of tensor cores have the same peak clock
 COLUMNS = ("user", "job", "device", "gpus", "gpu_hours", "utilization_percent", "ofu_percent")
 NOTE = "OFU: tensor pipe × clock ÷ the peak's clock. It misses work in fp32 and fp64, and needs a known device."
 
@@ -136,10 +139,14 @@ def _fill(row: Record) -> None:
     """Sets `ofu_percent` from the tensor cores' active clock, if the device's peak clock is
     known."""
     active_mhz = row.pop("active_mhz", None)
-    clock_mhz = peak(row["device"], "fp16").spec_clock_mhz
     row["gpus"] = None if row["gpus"] is None else int(row["gpus"])
-    if active_mhz is not None and clock_mhz:
-        row["ofu_percent"] = 100 * active_mhz / clock_mhz
+    # A pipe that is always active at this clock is as active as the one that Prometheus averaged.
+    counters = Counters(tensor_active_percent=100.0, clock_mhz=active_mhz)
+    device_peak = peak(row["device"], OF_TENSOR_CORES)
+    peaks = StepPeaks(
+        effective_precision=OF_TENSOR_CORES, peak_clock_mhz=device_peak.spec_clock_mhz
+    )
+    row["ofu_percent"] = expected_mfu(StepFacts(peaks=peaks, counters=counters))
 
 
 def _unused_hours(job: Row) -> float:
