@@ -268,7 +268,9 @@ def test_what_is_no_number_is_no_answer(value):
 
 
 def test_a_script_that_was_not_measured_is_told_by_both_ways():
-    line = wanted.not_measured_row("it ended")
+    line = wanted.not_measured_row(Said("ended_without_torch"))
     assert not is_good(line)
     told = SimpleNamespace(**line["answer"])
-    assert told.reason == {"not_measured": {"because": "it ended"}}
+    because = str(Said("ended_without_torch"))
+    assert told.reason == {"not_measured": {"because": because}}
+    assert line["reason"] == because

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.json_text import parse_json
+from mfulab.core.language import Texts
 from mfulab.core.parts import Record, Row, leave_out
 from mfulab.core.said import Numbers, Said, of_source
 from mfulab.core.terminal import table
@@ -46,9 +47,6 @@ QUERIES = {  # in PromQL, per job and device, sampled once a minute
 OWNERS = "group by (user, slurmjobid) (last_over_time(slurm_job_utilization_gpu[RANGE:1m]))"
 OF_TENSOR_CORES = "fp16"  # all formats of tensor cores have the same peak clock
 COLUMNS = ("user", "job", "device", "gpus", "gpu_hours", "utilization_percent", "ofu_percent")
-NOTE = "OFU: tensor pipe × clock ÷ the peak's clock. It misses work in fp32 and fp64, and needs a known device."
-
-
 DEADLINE_S = 10.0  # for all queries together
 
 
@@ -70,15 +68,20 @@ class MetricSeries:
     value: float
 
 
-def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[Record, Group]]:
+def frames(
+    url: str, hours: float, interval_s: float, language: str
+) -> Iterator[tuple[Record, Group]]:
     """Yields a sample and a table of the jobs of the last hours every `interval_s` seconds, without
     end. Raises ConfigurationError if no Prometheus answers, or it knows no job."""
+    text = Texts(language, "watch")
+    heads = list(map(text, COLUMNS))
     while True:
         jobs = jobs_of(url, hours)
-        shown = table(COLUMNS[:3], COLUMNS[3:])
+        shown = table(heads[:3], heads[3:])
         for job in jobs:
             shown.add_row(*(_cell(job[name]) for name in COLUMNS))
-        yield {"unix_s": time.time(), "jobs": jobs}, Group(shown, Text(NOTE, style="dim"))
+        note = Text(text("ofu_of_jobs"), style="dim")
+        yield {"unix_s": time.time(), "jobs": jobs}, Group(shown, note)
         time.sleep(interval_s)
 
 
