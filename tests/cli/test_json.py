@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from support.workflow_copy import ROOT
 from mfulab.cli import check, watch
 from mfulab.cli.check_text import CheckedValue, DeviceCheck
 from mfulab.cli.commands import COMMANDS
-from mfulab.cli.main import main, tree
+from mfulab.cli.main import _asks_for_json, main, tree
 from mfulab.core.answer import Answer, Basis, answered, of_change, unanswered
 from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading
@@ -132,6 +133,29 @@ def test_a_mistake_is_a_line_without_an_answer(name, capsys):
     assert not is_good(line)
 
 
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["peak", "A --json B"], 0),
+        (["peak", "A", "--language", "--json"], 0),  # an option's value
+        (["compare", "a --format json", "b"], 0),
+        (["compare", "a", "b", "--", "--json"], 0),
+        (["peak", "A", "--json"], 1),
+        (["compare", "a", "b", "--format=json"], 1),
+        (["no_such_command", "--json"], 0),
+    ],
+)
+def test_a_mistake_is_a_line_of_json_only_if_an_option_asks_for_it(words, count, capsys):
+    assert main(words) == 2
+    assert len(lines_of(capsys.readouterr().out)) == count
+
+
+def test_a_mistake_is_a_line_of_json_though_the_command_s_packages_are_missing(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "mfulab.cli.peak", None)
+    assert _asks_for_json(["peak", "A", "--json"])
+    assert not _asks_for_json(["peak", "A --json B"])
+
+
 def test_the_line_of_a_mistake_is_english_in_any_terminal(monkeypatch, capsys):
     said = []
     for language in ("en_US.UTF-8", "ko_KR.UTF-8"):
@@ -244,7 +268,9 @@ def test_what_is_no_number_is_no_answer(value):
 
 
 def test_a_script_that_was_not_measured_is_told_by_both_ways():
-    line = wanted.not_measured_row("it ended")
+    line = wanted.not_measured_row(Said("ended_without_torch"))
     assert not is_good(line)
     told = SimpleNamespace(**line["answer"])
-    assert told.reason == {"not_measured": {"because": "it ended"}}
+    because = str(Said("ended_without_torch"))
+    assert told.reason == {"not_measured": {"because": because}}
+    assert line["reason"] == because

@@ -22,7 +22,8 @@ from torch.optim import optimizer as of_optimizers
 
 import mfulab
 from mfulab.cli.main import main
-from mfulab.core.language import Texts
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.said import Said
 from mfulab.device.samplers.series import Series
 from mfulab.loop.interactive import following, peaks, script, trainings
 from mfulab.loop.interactive.peaks import Ceiling
@@ -328,6 +329,26 @@ def test_an_optimiser_that_never_steps_is_named(measured):
     row, said = measured(f"for _ in range(80):\n    {INFERENCE}")
     assert "AdamW never stepped in 80 forward passes" in row["reason"]
     assert row["reason"] in said.err
+
+
+@pytest.mark.parametrize(
+    ("script", "key", "numbers"),
+    [
+        ("print(1)", "no_module_called", {}),
+        (STEP, "ended_with_step", {"step": 1, "warm_up": 3}),
+        (INFERENCE, "ended_with_pass", {"passes": 1, "warm_up": 3}),
+    ],
+)
+def test_why_nothing_is_measured_is_said_in_the_language_asked_for_and_written_in_english(
+    measured, script, key, numbers
+):
+    row, said = measured(script, "--language", "ko")
+    why = Said(key, numbers)
+    assert row["reason"] == str(why)
+    sentence = verdicts.say(
+        Said("nothing_is_measured", {"script": row["script"], "why": why}), "ko"
+    )
+    assert sentence in said.err
 
 
 def test_phases_are_those_of_every_model(measured):
@@ -731,7 +752,7 @@ def test_processes_that_a_script_spawns_are_followed_where_asked(tmp_path, kind,
     # Forward and the weights' gradients: 4 × 16 × outputs × 2, twice.
     assert [row["flops"] for row in rows] == [2 * each for each in flops]
     whole = json.loads((tmp_path / "row.json").read_text())
-    assert ("tell of themselves" if options else "--children") in whole["reason"]
+    assert ("report for themselves" if options else "--children") in whole["reason"]
 
 
 LAUNCHED = """

@@ -14,7 +14,9 @@ from support.slow import few
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
+from mfulab.cli.trace_text import _budget
 from mfulab.core.language import LANGUAGES, Texts, verdicts
+from mfulab.mfu.account import Account, Loss
 
 
 def one_step(**metadata):
@@ -157,7 +159,6 @@ def test_a_page_of_these_traces_alone(one_figure, tmp_path, capsys):
     "words",
     [
         ["trace", "--html", "folder", "step.json.gz"],
-        ["trace", "--perfetto", "folder", "step.json.gz"],
         ["measure", "--json", "folder", "train.py"],
         ["goodput", "job", "--figure", "folder"],
         ["page", "--out", "folder"],
@@ -276,3 +277,13 @@ def test_a_page_of_traces_needs_one_extra_alone(tmp_path):
     assert "<svg" in page.read_text()
     done = subprocess.run([*words, "run", "count_flops"], capture_output=True, text=True)
     assert done.returncode == 2, "what is blocked is missed where it is needed"
+
+
+def test_the_points_of_the_budget_are_the_account_s(monkeypatch):
+    losses = {"useful": Loss(600.0, 42.0), "idle": Loss(400.0, 8.0)}
+    monkeypatch.setattr(Account, "losses", losses)
+    row = {"time_s": 1.0, "steps": 2, "idle_causes": '{"starved": 200000000, "queued": 0}'}
+    drawn = _budget(Texts("en", "trace"), row)
+    _, ms, points = (list(column.cells) for column in drawn.columns)
+    assert ms == ["600.000", "400.000", "100.000", "1,000.000"]
+    assert points == ["42.00", "8.00", "(2.00)", "100"]

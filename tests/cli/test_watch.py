@@ -19,6 +19,9 @@ import mfulab
 from mfulab.cli import jobs, watch
 from mfulab.cli.export import prometheus_page
 from mfulab.cli.main import main
+from mfulab.core.language import LANGUAGES, Texts, verdicts
+from mfulab.core.said import Said
+from mfulab.device.cpu import usable_cores
 from mfulab.device.peaks import Peak
 from mfulab.device.samplers.reading import Reading
 from mfulab.device.vendors import nvml
@@ -75,15 +78,10 @@ def test_a_gpu_with_gpm(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("ofu", "says"),
-    [
-        (40.0, None),
-        (47.9, None),
-        (48.1, "more ran than is counted"),
-        (33.0, "FLOPs or number format of train.py (42)"),
-    ],
+    ("ofu", "key"),
+    [(40.0, None), (47.9, None), (48.1, "more_ran"), (33.0, "more_counted")],
 )
-def test_counted_mfu_and_the_tensor_pipe_part_by_a_fifth(monkeypatch, ofu, says):
+def test_counted_mfu_and_the_tensor_pipe_differ_by_a_fifth(monkeypatch, ofu, key):
     peak = Peak(spec=989.4, spec_clock_mhz=1000.0)
     monkeypatch.setattr(watch, "local_peak", lambda precision: peak)
     monkeypatch.setattr(watch, "emulated_here", lambda device: ())
@@ -93,11 +91,66 @@ def test_counted_mfu_and_the_tensor_pipe_part_by_a_fifth(monkeypatch, ofu, says)
     }
     sample = watch.sample_of("H100", "GPU-1", readings, [RATE], 5.0)
     assert sample["counted_mfu_percent"] == pytest.approx(40.0)
-    said = watch.parted(sample)
-    assert said is None if says is None else says in said
+    said = watch.contradiction(sample)
+    assert (said and said.key) == key
+    if said is not None:
+        assert said.numbers == {"ofu": ofu, "counted": 40.0, "process": "train.py (42)"}
     on_cores = replace(RATE, formats={"fp32": 1e13})
-    found = watch.parted(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0))
+    found = watch.contradiction(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0))
     assert found is None, "off the tensor cores"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_refresh_is_in_the_language_asked_for(gpu, monkeypatch, language):
+    """Each sentence about a GPU without GPM, and about processes that contradict its counters."""
+    library = gpu(Gpu(uuid="GPU-1", gpm=False, processes=[1]))
+    unsafe = Said("folder_of_others", {"folder": "a"})
+    monkeypatch.setattr(watch, "why_unsafe", lambda folder: unsafe)
+    frames = watch.frames("cuda", "GPU-1", lambda: None, library.time, language)
+    readings, facts = next(frames)
+    process = {"name": "a", "pid": 1, "tflop_s": 2.0, "precision": "bf16", "step_s": 0.1}
+    sample = {
+        "name": "H100",
+        "expected_mfu_percent": 10.0,
+        "counted_mfu_percent": 40.0,
+        "processes": [
+            {**process, "mfu_spec_percent": 40.0},
+            {**process, "mfu_spec_percent": None},
+        ],
+    }
+    doubt = Said("more_counted", {"ofu": 10.0, "counted": 40.0, "process": "a (1)"})
+    monkeypatch.setattr(watch, "contradiction", lambda sample: doubt)
+    shown = Console(file=io.StringIO(), width=400)
+    shown.print(watch.picture(sample, readings, facts, language))
+    words = shown.file.getvalue()
+    text = Texts(language, "watch")
+    why = verdicts.say(readings["sm_active_percent"].reason, language)
+    for sentence in (
+        text("other_processes", count=1),
+        text("by_tensor_pipe", share="10.0 %"),
+        text("finer_rungs", reason=why),
+        text("process_mfu", share="40.0 %", bar=""),
+        text("process_without_peak"),
+        text("unsafe_folder", reason=verdicts.say(unsafe, language)),
+        verdicts.say(doubt, language),
+    ):
+        assert sentence in words
+    quiet = {**sample, "expected_mfu_percent": None, "processes": []}
+    shown.print(watch.picture(quiet, readings, facts, language))
+    assert text("busy_is_not_useful") in shown.file.getvalue()
+
+
+def test_watch_speaks_the_terminal_s_language(prometheus, monkeypatch, capsys):
+    prometheus.answers = {"gpus": [({"hpc_job": "1", "modelName": H100}, 2)]}
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    once = ["--interval", "0.05", "--count", "1"]
+    assert main(["watch", "--device", "cpu", *once]) == 0
+    text = Texts("ko", "watch")
+    assert text("all_processes", cores=usable_cores()) in capsys.readouterr().out
+    assert main(["watch", "--jobs", f"127.0.0.1:{prometheus.server_port}", "--hours", "1.5"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert text("gpu_hours") in shown
+    assert text("ofu_of_jobs") in shown
 
 
 def test_a_gpu_without_gpm_says_why(gpu):

@@ -555,9 +555,6 @@ def test_a_folder_of_parquet_tables_reads_as_the_export_in_one_file(tmp_path):
     )
     assert one == other
     assert read_file(path)[0].row.trace == "t_pqtdir"
-    drawn = tmp_path / "tracks.json"
-    assert main(["trace", str(path), "--perfetto", str(drawn)]) == 0
-    assert len(json.loads(drawn.read_text())["traceEvents"]) > 10
 
 
 def test_a_damaged_folder_of_parquet_tables_is_one_sentence(tmp_path):

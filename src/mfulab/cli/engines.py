@@ -2,15 +2,17 @@
 they serve for Prometheus."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
 from mfulab.cli.flops import config_of
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.parts import Record, Row
+from mfulab.core.said import said_by
 from mfulab.core.terminal import table
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import Peak, peak
@@ -26,6 +28,7 @@ def frames(
     precision: str,
     gpu: str | None,
     devices: int,
+    language: str,
 ) -> Iterator[tuple[Record, Group]]:
     """Yields samples of the engines over each interval and a table of them, without end. Raises
     ConfigurationError if no page can be read at first."""
@@ -52,13 +55,20 @@ def frames(
                 if after.replica in before:
                     pair = (before[after.replica], after)
                     engines.append(sample_of(url, *pair, config, precision, device_peak, devices))
-        yield {"unix_s": time.time(), "engines": engines}, picture(engines, pages, device_peak)
+        shown = picture(engines, pages, device_peak, gone, language)
+        yield {"unix_s": time.time(), "engines": engines}, shown
 
 
-def picture(engines: Sequence[Record], pages: dict[str, list[Page]], device_peak: Peak) -> Group:
+def picture(
+    engines: Sequence[Record],
+    pages: Mapping[str, list[Page]],
+    device_peak: Peak,
+    gone: Mapping[str, ConfigurationError],
+    language: str,
+) -> Group:
     """Table with a column per engine and a row per number that any of them has, followed by
-    verdicts and the reasons for missing numbers."""
-    text = Texts("en", "engine")
+    verdicts and the reasons for missing numbers, or for pages that are `gone`."""
+    text = Texts(language, "engine")
     heads = []
     for engine in engines:
         name = engine.get("replica") or engine["page"]
@@ -71,7 +81,7 @@ def picture(engines: Sequence[Record], pages: dict[str, list[Page]], device_peak
     lines: list[Any] = [shown]
     for engine in engines:
         if "gone" in engine:
-            remark = engine["gone"]
+            remark = verdicts.say(said_by(gone[engine["page"]]), language)
             last = pages.get(engine["page"])
             if last:
                 ago = time.monotonic() - last[0].seconds

@@ -93,7 +93,7 @@ def answer(job: JobTime, row: Row) -> Answer:
 
 def _notes(job: JobTime, text: Texts) -> list[str]:
     notes = [text(key, **values) for key, values in job.notes]
-    if job.mfu["steps"] is None:
+    if job.of_steps.mfu_percent is None:
         notes.append(text("no_mfu"))
     return notes
 

@@ -14,11 +14,14 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.json_text import parse_json
+from mfulab.core.language import Texts
 from mfulab.core.parts import Record, Row, leave_out
 from mfulab.core.said import Numbers, Said, of_source
 from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
+from mfulab.mfu.account import expected_mfu
+from mfulab.mfu.step import Counters, StepFacts, StepPeaks
 
 # Labels for job and user in dcgm-exporter with --hpc-job-mapping-dir, slurm-job-exporter and
 # Kubernetes.
@@ -42,10 +45,8 @@ QUERIES = {  # in PromQL, per job and device, sampled once a minute
 }
 # Owners of jobs, from slurm-job-exporter.
 OWNERS = "group by (user, slurmjobid) (last_over_time(slurm_job_utilization_gpu[RANGE:1m]))"
+OF_TENSOR_CORES = "fp16"  # all formats of tensor cores have the same peak clock
 COLUMNS = ("user", "job", "device", "gpus", "gpu_hours", "utilization_percent", "ofu_percent")
-NOTE = "OFU: tensor pipe × clock ÷ the peak's clock. It misses work in fp32 and fp64, and needs a known device."
-
-
 DEADLINE_S = 10.0  # for all queries together
 
 
@@ -67,15 +68,20 @@ class MetricSeries:
     value: float
 
 
-def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[Record, Group]]:
+def frames(
+    url: str, hours: float, interval_s: float, language: str
+) -> Iterator[tuple[Record, Group]]:
     """Yields a sample and a table of the jobs of the last hours every `interval_s` seconds, without
     end. Raises ConfigurationError if no Prometheus answers, or it knows no job."""
+    text = Texts(language, "watch")
+    heads = list(map(text, COLUMNS))
     while True:
         jobs = jobs_of(url, hours)
-        shown = table(COLUMNS[:3], COLUMNS[3:])
+        shown = table(heads[:3], heads[3:])
         for job in jobs:
             shown.add_row(*(_cell(job[name]) for name in COLUMNS))
-        yield {"unix_s": time.time(), "jobs": jobs}, Group(shown, Text(NOTE, style="dim"))
+        note = Text(text("ofu_of_jobs"), style="dim")
+        yield {"unix_s": time.time(), "jobs": jobs}, Group(shown, note)
         time.sleep(interval_s)
 
 
@@ -136,10 +142,14 @@ def _fill(row: Record) -> None:
     """Sets `ofu_percent` from the tensor cores' active clock, if the device's peak clock is
     known."""
     active_mhz = row.pop("active_mhz", None)
-    clock_mhz = peak(row["device"], "fp16").spec_clock_mhz
     row["gpus"] = None if row["gpus"] is None else int(row["gpus"])
-    if active_mhz is not None and clock_mhz:
-        row["ofu_percent"] = 100 * active_mhz / clock_mhz
+    # A pipe that is always active at this clock is as active as the one that Prometheus averaged.
+    counters = Counters(tensor_active_percent=100.0, clock_mhz=active_mhz)
+    device_peak = peak(row["device"], OF_TENSOR_CORES)
+    peaks = StepPeaks(
+        effective_precision=OF_TENSOR_CORES, peak_clock_mhz=device_peak.spec_clock_mhz
+    )
+    row["ofu_percent"] = expected_mfu(StepFacts(peaks=peaks, counters=counters))
 
 
 def _unused_hours(job: Row) -> float:

@@ -5,8 +5,8 @@ Completion in bash, which click makes from the options: eval "$(_MFULAB_COMPLETE
 
 import errno
 import io
+import itertools
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -223,15 +223,25 @@ def _option_mistake(error: click.BadOptionUsage, context: click.Context) -> str:
 
 
 def _print_refused_answer(words: Sequence[str], sentence: str) -> None:
-    """Prints an answer without a value if the command line asks for JSON on stdout."""
-    options, _, _ = " ".join(words).partition(" -- ")
-    names_file = words[0] == "measure"  # its --json is a file
-    if names_file or not re.search(r" --json\b| --format[ =]json\b", options):
+    """Prints an answer without a value if the command's options ask for JSON on stdout."""
+    if not _asks_for_json(words):
         return
     from mfulab.core.answer import refused
     from mfulab.core.printing import say_json
 
     say_json(refused(sentence))
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    """True if the command's options ask for JSON on stdout."""
+    name, *arguments = words
+    if name not in COMMANDS:
+        return False
+    try:
+        command = tree.get_command(click.Context(tree), name)
+    except ImportError:  # a package is missing, so that the command's options are unknown
+        return "--json" in itertools.takewhile("--".__ne__, arguments)
+    return isinstance(command, Command) and command.asks_for_json(arguments)
 
 
 def _of_file(error: OSError) -> "Said | None":

@@ -276,6 +276,14 @@ class Command(LocalisedCommand):
             raise ExtraArgumentError(extra, ctx)
         return extra
 
+    def asks_for_json(self, args: list[str]) -> bool:
+        """True if the command's options ask for JSON on stdout, whatever else is wrong in the
+        arguments."""
+        settings = {**self.context_settings, "ignore_unknown_options": True}
+        context = click.Context(self, resilient_parsing=True, **settings)
+        given, _, _ = self.make_parser(context).parse_args(self._repeat_options(args))
+        return given.get("as_json") is True or given.get("form") == "json"
+
     def _repeat_options(self, args: list[str]) -> list[str]:
         """Puts the name of a `Several` option before each of its values, as click expects."""
         several = set[str]()

@@ -14,8 +14,7 @@ from mfulab.cli.options import AS_JSON, COUNT, FILE, LANGUAGE, MODEL, PATH, SHAR
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch, write_text
 from mfulab.core.json_text import parse_json
-from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent
+from mfulab.core.language import verdicts
 from mfulab.core.parts import Record, Row, leave_out
 from mfulab.core.printing import say
 from mfulab.core.said import Said, cell_of, of_source, said_by
@@ -64,12 +63,6 @@ _LEFT_OUT = {
     metavar="FORMAT=TFLOP/s",
     multiple=True,
     help="Dense peak of a number format, in TFLOP/s: --peak bf16=1307.",
-)
-@click.option(
-    "--perfetto",
-    type=FILE,
-    metavar="FILE",
-    help="Also write the trace with more tracks: time budget, idle gaps and causes, MFU, verdict.",
 )
 @click.option("--steps", type=COUNT, help="Number of steps in a trace without ProfilerStep spans.")
 @click.option(
@@ -125,7 +118,6 @@ class TraceOptions:
     as_json: bool
     html: Path | None
     peaks: Sequence[str]
-    perfetto: Path | None
     steps: int | None
     compare: bool
     gate: float | None
@@ -147,7 +139,7 @@ class TraceOptions:
     @property
     def refused_with_jobs(self) -> list[str]:
         """Names of the given options that `--jobs` does not support."""
-        names = ("html", "perfetto", "compare", "gate", "capture", "model")
+        names = ("html", "compare", "gate", "capture", "model")
         return [name for name in names if getattr(self, name)]
 
     @property
@@ -182,9 +174,6 @@ def _compared(options: TraceOptions) -> int:
 
 def _read_all(options: TraceOptions) -> int:
     paths = files(options.words)
-    if options.perfetto and len(paths) != 1:
-        tracks = Said("tracks_for_one", {"count": len(paths)})
-        raise ConfigurationError(of_source(f"--perfetto {options.perfetto}", tracks))
     fill = _model_of(options)
     reading = options.reading
     reads = []
@@ -193,8 +182,6 @@ def _read_all(options: TraceOptions) -> int:
     rows = [_joined(read, fill) for read in reads]
     ranks.joined(rows)
     pairs = list(zip(reads, rows, strict=True))
-    if options.perfetto:
-        _write_tracks(pairs, options.perfetto, options.language)
     if options.html:
         _write_page(rows, options.html, options.language)
     if options.as_json:
@@ -325,34 +312,6 @@ def counted_model(
         }
 
     return fill
-
-
-def _write_tracks(pairs: Sequence[tuple[Read, Record]], out: Path, language: str) -> None:
-    from mfulab.mfu.headroom import KINDS
-    from mfulab.tracing import timeline
-    from mfulab.tracing.device_time import CAUSES, DeviceTime
-    from mfulab.tracing.shares import SPENT
-
-    text = Texts(language, "trace")
-    added = list[str]()
-    names = {kind: text(KINDS.get(kind, kind)) for kind in (*SPENT, *CAUSES)}
-    drawn = []
-    for read_trace, row in pairs:
-        analysis = read_trace.analysis
-        if analysis and isinstance(analysis.told, DeviceTime):
-            drawn.append((analysis.told, analysis.call_flops, row))
-    if not drawn:
-        raise ConfigurationError(of_source(f"--perfetto {out}", Said("no_time_to_draw")))
-    for number, (time, flops, row) in enumerate(drawn):
-        peak = row["peak_tflop_s"]
-        mfu = row["mfu_percent"]
-        columns = verdicts.columns(row, language=language)
-        verdict = f"{columns['verdict']}: {columns['verdict_reason']}"
-        sentence = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
-        added += timeline.tracks(number, time, flops, peak and 1e12 * peak, sentence, names)
-    traces = {id(time.trace): time.trace for time, *_ in drawn}
-    timeline.write(out, list(traces.values()), added)
-    say(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 
 def _write_page(rows: list[Record], page: Path, language: str) -> None:

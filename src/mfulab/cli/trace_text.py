@@ -16,6 +16,7 @@ from mfulab.core.terminal import Terminal
 from mfulab.loop.interactive.show import bar, first_lines
 from mfulab.measurements.read_trace.reader import Read
 from mfulab.mfu import ladder as rungs
+from mfulab.mfu.account import Loss, read
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.job import LinkUse, link_use
 from mfulab.mfu.three_lines import at_least, is_part, three_lines
@@ -65,9 +66,9 @@ def show(pairs: Sequence[tuple[Read, Row]], language: str, *, all_tables: bool =
     also an overview with a line per trace, and the jobs that their ranks form."""
     console = Terminal(highlight=False)
     text = Texts(language, "trace")
-    for read, row in pairs:
-        if read.analysis is not None:
-            _trace(console, text, read.analysis, row, all_tables)
+    for trace, row in pairs:
+        if trace.analysis is not None:
+            _trace(console, text, trace.analysis, row, all_tables)
     rows = [row for _, row in pairs if row["status"] == "ok"]
     if len(rows) > 1:
         table(console, text, "overview", [_overview_line(row, language) for row in rows])
@@ -280,26 +281,27 @@ def _ladder(text: Texts, row: Row, language: str) -> Table:
 
 
 def _budget(text: Texts, row: Row) -> Table:
+    """Table of the parts of a step: their milliseconds, and the points of MFU that they cost."""
     numbers = [Column(text(name), justify="right") for name in ("ms", "points")]
     table = Table("", *numbers, title=text("budget"), **TITLED)
-    step = 1e3 * row["time_s"]
-    for part in PARTS:
-        value = row.get(f"{part}_ms")
-        if not value:
-            continue
+    step_ms = 1e3 * row["time_s"]
+    for part, loss in read(row).losses.items():
         style = "green" if part == "useful" else ""
-        table.add_row(text(part), milliseconds(value), f"{100 * value / step:.2f}", style=style)
-        causes = {}
+        table.add_row(text(part), milliseconds(loss.ms), f"{loss.points:.2f}", style=style)
         if part == "idle":
-            causes = parse_json(row["idle_causes"] or "{}")
-        for cause, time in causes.items():
-            if time:
-                ms = time / 1e6 / row["steps"]
-                table.add_row(
-                    f"  {text(cause)}", milliseconds(ms), f"({100 * ms / step:.2f})", style="dim"
-                )
-    table.add_row(text("step"), milliseconds(step), "100", style="bold")
+            for cells in _idle_causes(text, row, loss):
+                table.add_row(*cells, style="dim")
+    table.add_row(text("step"), milliseconds(step_ms), "100", style="bold")
     return table
+
+
+def _idle_causes(text: Texts, row: Row, idle: Loss) -> Iterator[tuple[str, str, str]]:
+    """Yields the cells of each cause of idle time: its name, milliseconds and points."""
+    for cause, time_ns in parse_json(row["idle_causes"] or "{}").items():
+        if time_ns:
+            ms = time_ns / 1e6 / row["steps"]
+            points = idle.points * ms / idle.ms
+            yield f"  {text(cause)}", milliseconds(ms), f"({points:.2f})"
 
 
 def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row, language: str) -> None:

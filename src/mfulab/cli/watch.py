@@ -4,6 +4,7 @@ whichever process uses it."""
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from mfulab.cli.options import (
     DEVICE,
     DEVICE_KIND,
     HOURS,
+    LANGUAGE,
     MODEL,
     PRECISION,
     PROMETHEUS,
@@ -28,6 +30,7 @@ from mfulab.cli.options import (
 )
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, quantity, significant
 from mfulab.core.parts import Record, Row
 from mfulab.core.printing import say_json
@@ -36,7 +39,7 @@ from mfulab.core.terminal import Terminal
 from mfulab.device import GPU, cpu, identity, is_gpu, vendors
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
-from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, Reading, Readings
+from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, UNTOLD, Reading, Readings
 from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.published import Rate, folder, rates, why_unsafe
@@ -48,45 +51,62 @@ from mfulab.mfu.step import StepFacts, StepPeaks, StepTime, StepWork, facts_of
 from mfulab.mfu.utilization import default_basis, total
 
 # Facts in the line below a GPU's ladder.
-GPU_FACTS: dict[str, Callable[[float], str]] = {
-    "clock_mhz": lambda clock: quantity(1e6 * clock, "Hz", 4),
-    "power_w": lambda power: quantity(power, "W"),
-    "temperature_c": lambda temperature: quantity(temperature, "°C"),
-    "device_memory_bytes": lambda used: f"{quantity(used, 'B')} in use",
-    "other_processes": lambda count: f"{count:.0f} process(es)",
+GPU_FACTS: dict[str, Callable[[Texts, float], str]] = {
+    "clock_mhz": lambda text, clock: quantity(1e6 * clock, "Hz", 4),
+    "power_w": lambda text, power: quantity(power, "W"),
+    "temperature_c": lambda text, temperature: quantity(temperature, "°C"),
+    "device_memory_bytes": lambda text, used: text("memory_in_use", used=used),
+    "other_processes": lambda text, count: text("other_processes", count=count),
 }
 # Ratio above which counted MFU and MFU by the tensor pipe contradict each other.
-PARTED = 1.2
+CONTRADICTED = 1.2
 Frame = tuple[Row, Any]
 """A sample, for JSON and Prometheus, and a rich renderable that shows it."""
 
 
 def frames(
-    device: str, uuid: str, wait: Callable[[], None], now: Callable[[], float] = time.perf_counter
+    device: str,
+    uuid: str,
+    wait: Callable[[], None],
+    now: Callable[[], float] = time.perf_counter,
+    language: str = "en",
 ) -> Iterator[tuple[Readings, str]]:
     """Yields the readings over each `wait`, with a line of further facts, without end. Raises
     ConfigurationError if the driver refuses to be read."""
+    text = Texts(language, "watch")
     if is_gpu(device):
-        vendor = vendors.of(uuid)
-        try:
-            counters = vendor.samplers(uuid, (), now)[0]
-            probe = vendor.probe(uuid, None)
-        except vendors.RefusedError as refusal:
-            unwatched: Numbers = {"device": uuid, "why": refusal.said}
-            raise ConfigurationError(Said("cannot_be_watched", unwatched)) from refusal
-        while True:
-            counters.start()
-            wait()
-            readings = counters.stop()
-            line = probe()
-            for name in ("utilization_percent", *GPU_FACTS):
-                readings[name] = Reading(line[name], "", vendor.SOURCE, reason=REFUSED_BY_DRIVER)
-            gpu_facts = list[str]()
-            for name, describe in GPU_FACTS.items():
-                value = line[name]
-                if value is not None:
-                    gpu_facts.append(describe(value))
-            yield readings, " · ".join(gpu_facts)
+        return _of_gpu(uuid, wait, now, text)
+    return _of_cpu(wait, now, text)
+
+
+def _of_gpu(
+    uuid: str, wait: Callable[[], None], now: Callable[[], float], text: Texts
+) -> Iterator[tuple[Readings, str]]:
+    vendor = vendors.of(uuid)
+    try:
+        counters = vendor.samplers(uuid, (), now)[0]
+        probe = vendor.probe(uuid, None)
+    except vendors.RefusedError as refusal:
+        unwatched: Numbers = {"device": uuid, "why": refusal.said}
+        raise ConfigurationError(Said("cannot_be_watched", unwatched)) from refusal
+    while True:
+        counters.start()
+        wait()
+        readings = counters.stop()
+        line = probe()
+        for name in ("utilization_percent", *GPU_FACTS):
+            readings[name] = Reading(line[name], "", vendor.SOURCE, reason=REFUSED_BY_DRIVER)
+        facts = list[str]()
+        for name, describe in GPU_FACTS.items():
+            value = line[name]
+            if value is not None:
+                facts.append(describe(text, value))
+        yield readings, " · ".join(facts)
+
+
+def _of_cpu(
+    wait: Callable[[], None], now: Callable[[], float], text: Texts
+) -> Iterator[tuple[Readings, str]]:
     cores = cpu.usable_cores()
     probe = cpu_probe(psutil.Process().pid, cores)
     switches = psutil.cpu_stats().ctx_switches
@@ -100,13 +120,11 @@ def frames(
         busy = line["system_utilization_percent"]
         stolen = line["steal_percent"]
         utilization = Reading(busy, "%", "all processes", passed, Said("no_tick_passed"))
-        readings = {"utilization_percent": utilization}
-        facts = [f"all processes on {cores} cores"]
+        facts = [text("all_processes", cores=cores)]
         if stolen is not None:
-            facts.append(f"{in_percent(stolen)} stolen")
-        rate = (switches - before) / passed
-        facts.append(f"{significant(rate)} context switches/s")
-        yield readings, " · ".join(facts)
+            facts.append(text("stolen", share=in_percent(stolen)))
+        facts.append(text("switches", rate=significant((switches - before) / passed)))
+        yield {"utilization_percent": utilization}, " · ".join(facts)
 
 
 def sample_of(
@@ -160,7 +178,7 @@ def process_of(rate: Rate, device: str) -> Record:
     }
 
 
-def parted(sample: Row) -> str | None:
+def contradiction(sample: Row) -> Said | None:
     """Sentence naming the process whose FLOPs may be wrong, if counted MFU and MFU by the tensor
     pipe differ by over 20 %; else None."""
     ofu = sample["expected_mfu_percent"]
@@ -168,56 +186,58 @@ def parted(sample: Row) -> str | None:
     if ofu is None or counted is None or max(ofu, counted) < LEAST_CHECKED:
         return None
     largest = max(sample["processes"], key=lambda process: process["mfu_spec_percent"])
-    process = f"{largest['name']} ({largest['pid']})"
-    both = f"tensor pipe × clock {in_percent(ofu)}, counted {in_percent(counted)}"
-    if counted > PARTED * ofu:
-        return f"{both}: more is counted than ran. FLOPs or number format of {process} are wrong, or it paused"
-    if ofu > PARTED * counted:
-        causes = "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
-        return f"{both}: more ran than is counted. {causes}, or {process} counts too few FLOPs"
+    numbers: Numbers = {"ofu": ofu, "counted": counted, "process": _named(largest)}
+    if counted > CONTRADICTED * ofu:
+        return Said("more_counted", numbers)
+    if ofu > CONTRADICTED * counted:
+        return Said("more_ran", numbers)
     return None
 
 
-def picture(sample: Row, readings: Readings, facts: str) -> Group:
+def picture(sample: Row, readings: Readings, facts: str, language: str = "en") -> Group:
     """Draws one refresh of the terminal."""
-    missing = set()
+    text = Texts(language, "watch")
+    missing = set[Said]()
     for key, reading in readings.items():
         if reading.value is None and key.startswith("sm_"):
-            missing.add(reading.reason)
+            missing.add(reading.reason or UNTOLD)
     lines: list[Any] = [
         Text(sample["name"], style="bold"),
-        ladder_table(sample, readings),
+        ladder_table(sample, readings, language),
         Text(facts),
     ]
     for reason in missing:
-        lines.append(Text(f"finer rungs: {reason}", style="dim"))
+        why = verdicts.say(reason, language)
+        lines.append(Text(text("finer_rungs", reason=why), style="dim"))
     expected = sample["expected_mfu_percent"]
     if expected is not None:
-        included = "MFU by tensor pipe × clock, recomputation and padding included"
-        lines.append(Text(f"{included}: {in_percent(expected)}"))
+        lines.append(Text(text("by_tensor_pipe", share=in_percent(expected))))
     for process in sample["processes"]:
-        lines.append(Text(_process_line(process), style="green"))
-    contradiction = parted(sample)
-    if contradiction:
-        lines.append(Text(contradiction, style="yellow"))
+        lines.append(Text(_process_line(process, text), style="green"))
+    doubt = contradiction(sample)
+    if doubt is not None:
+        lines.append(Text(verdicts.say(doubt, language), style="yellow"))
     unsafe = why_unsafe(folder())
     if unsafe:
-        lines.append(Text(f"no measured processes: {unsafe}", style="yellow"))
+        why = verdicts.say(unsafe, language)
+        lines.append(Text(text("unsafe_folder", reason=why), style="yellow"))
     if not sample["processes"] and expected is None:
-        hint = "busy is not useful: MFU needs a process that measures itself (mfulab.measure)"
-        lines.append(Text(hint, style="dim"))
+        lines.append(Text(text("busy_is_not_useful"), style="dim"))
     return Group(*lines)
 
 
-def _process_line(process: Row) -> str:
+def _named(process: Row) -> str:
+    return f"{process['name']} ({process['pid']})"
+
+
+def _process_line(process: Row, text: Texts) -> str:
     """Line with rate, step time and MFU of a measured process."""
-    mfu = process["mfu_spec_percent"]
-    rate = f"{quantity(1e12 * process['tflop_s'], 'FLOP/s')} in {process['precision']}"
-    step = f"{quantity(process['step_s'], 's')} a step"
-    part = "no MFU: its peak is unknown"
-    if mfu is not None:
-        part = f"MFU {in_percent(mfu)} of the spec peak {bar(mfu)}"
-    return f"{process['name']} ({process['pid']}): {rate}, {step}, {part}"
+    share = process["mfu_spec_percent"]
+    mfu = text("process_without_peak")
+    if share is not None:
+        mfu = text("process_mfu", share=in_percent(share), bar=bar(share))
+    columns = {name: process[name] for name in ("tflop_s", "precision", "step_s")}
+    return text("process", process=_named(process), mfu=mfu, **columns)
 
 
 @command(
@@ -280,6 +300,7 @@ def _process_line(process: Row) -> str:
     "--hours", type=HOURS, default=24.0, help="With --jobs: show the jobs of this many last hours."
 )
 @PROMETHEUS
+@LANGUAGE
 def run(
     device: Any,
     interval_s: float,
@@ -289,6 +310,7 @@ def run(
     engines: Sequence[str],
     jobs: str | None,
     hours: float,
+    language: str,
     **of_engines: Any,
 ) -> int:
     """Watches the device, or `engines` or `jobs`, every `interval_s` seconds; returns the exit
@@ -303,19 +325,22 @@ def run(
     if jobs:
         from mfulab.cli.jobs import frames as of_cluster
 
-        return follow(of_cluster(jobs, hours, interval_s), count or 1, as_json, prometheus)
+        shown = of_cluster(jobs, hours, interval_s, language)
+        return follow(shown, count or 1, as_json, prometheus)
     if engines:
         from mfulab.cli import engines as serving
 
-        return follow(serving.frames(engines, interval_s, **of_engines), count, as_json, prometheus)
+        pages = serving.frames(engines, interval_s, **of_engines, language=language)
+        return follow(pages, count, as_json, prometheus)
     kind = identity.resolve(device)
     local = next(iter(identity.gpus(kind)), None)
     name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
 
     def of_this_device() -> Iterator[Frame]:
-        for readings, facts in frames(kind, uuid, lambda: time.sleep(interval_s)):
+        wait = partial(time.sleep, interval_s)
+        for readings, facts in frames(kind, uuid, wait, language=language):
             sample = sample_of(name, uuid, readings, rates(), time.time())
-            yield sample, picture(sample, readings, facts)
+            yield sample, picture(sample, readings, facts, language)
 
     return follow(of_this_device(), count, as_json, prometheus)
 
@@ -346,9 +371,9 @@ def of_device(sample: Row) -> Answer:
     counted = sample["counted_mfu_percent"]
     by_tensor_pipe = sample["expected_mfu_percent"]
     doubt: dict[str, Numbers] = {}
-    contradiction = parted(sample)
-    if contradiction:
-        doubt["counts_disagree"] = {"because": contradiction}
+    contradicted = contradiction(sample)
+    if contradicted is not None:
+        doubt["counts_disagree"] = {"because": str(contradicted)}
     if counted is not None:
         return answered(counted, "%", "spec", doubt=doubt)
     if by_tensor_pipe is not None:

@@ -19,6 +19,7 @@ from mfulab.cli.export import Latest
 from mfulab.cli.flops import config_of
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.device.peaks import Peak
 from mfulab.loop.goodput import pages
 from mfulab.loop.goodput.engines import sample_of
@@ -396,14 +397,27 @@ def test_an_engine_and_a_whole_fleet(serve, capsys):
 
 def test_an_engine_that_goes_away_is_said_and_watched_on(serve):
     address = serve(text("vllm_0_32_before"), "", text("vllm_0_32_after"))
-    source = shown.frames([address], 0.01, None, "bf16", None, 1)
+    source = shown.frames([address], 0.01, None, "bf16", None, 1, "ko")
     gone, picture = next(source)
-    assert "Service Unavailable" in gone["engines"][0]["gone"]
+    reason = gone["engines"][0]["gone"]
+    assert "Service Unavailable" in reason
     console = Console(file=io.StringIO(), width=200)
     console.print(picture)
-    assert "its last page is 0 s old" in console.file.getvalue()
+    assert Texts("ko", "engine")("gone", reason=reason, ago=0.0) in console.file.getvalue()
     back, _ = next(source)
     assert back["engines"][0]["requests_per_s"] > 0
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_table_of_an_engine_is_in_the_language_asked_for(language):
+    engine = vllm(peak=Peak(spec=1.0))
+    console = Console(file=io.StringIO(), width=400)
+    console.print(shown.picture([engine], {}, Peak(spec=1.0, device="A"), {}, language))
+    words = console.file.getvalue()
+    text = Texts(language, "engine")
+    for key in ("mfu_percent", "tpot_s", engine["verdict"]):
+        assert text(key) in words
+    assert text("no_bandwidth", of="A", why="") in words
 
 
 def test_an_engine_that_never_answers_is_one_sentence(capsys):

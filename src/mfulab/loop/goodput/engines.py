@@ -91,7 +91,9 @@ def sample_of(
     }
     columns |= pick_present(now, METRICS["gauges"])
     row = {name: columns.get(name) for name in COLUMNS}
-    is_engine = after.engine != "mfulab"
+    missing = list[str]()
+    if after.engine != "mfulab":
+        missing = _missing(row, now, peak, growth.has_restarted)
     return {
         "page": url,
         "engine": after.engine,
@@ -100,7 +102,7 @@ def sample_of(
         "replica": after.replica or None,
         **row,
         "verdict": _verdict(row),
-        "missing": _missing(row, now, peak, growth.has_restarted) if is_engine else [],
+        "missing": missing,
     }
 
 
@@ -110,8 +112,10 @@ class _Growth:
     def __init__(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:
         self.before = before
         self.now = now
-        counted = [name for name in METRICS["counters"] if name in now]
-        self.has_restarted = any(now[name] < before.get(name, 0) for name in counted)
+        self.has_restarted = False
+        for name in METRICS["counters"]:
+            if name in now and now[name] < before.get(name, 0):
+                self.has_restarted = True
 
     def of(self, name: str) -> float | None:
         """Growth of a counter; None if the page lacks it, or if the engine has restarted."""

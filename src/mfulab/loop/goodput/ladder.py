@@ -5,7 +5,7 @@ exactly."""
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,8 @@ from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.parts import Record, drop_none
 from mfulab.core.rows import LARGEST
 from mfulab.core.said import Numbers, Said, said_by
-from mfulab.mfu.utilization import percent, product, ratio, total
+from mfulab.mfu.step import Known
+from mfulab.mfu.utilization import of_peak, percent, product, ratio, total
 
 # Shares in percent, each a part of the one before: of ranks × wall time; from `mfu` on, of the
 # FLOPs that their peaks offer in it.
@@ -101,22 +102,37 @@ class Stretch:
 
 
 @dataclass
+class KeptSteps:
+    """Number and ns of a rank's kept steps, without the first step of each process."""
+
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True)
+class StepShares:
+    """MFU of the kept steps in percent, and the useful share of their tokens; None if unknown."""
+
+    mfu_percent: Known = None
+    useful: Known = None
+
+
+@dataclass
 class JobTime:
     """Wall time of a job in ns, and its stretches, whose spans sum to ranks × wall. Of the spans,
     `step` is time of steps that were kept, `lost` of steps that were run again, and `unknown` what
-    no line covers. `timed` holds the number and the ns of each rank's kept steps, without the first
-    step of each process."""
+    no line covers. `timed` holds the kept steps of each rank."""
 
     folder: str
     wall: int
     attempts: int
-    timed: dict[int, list[int]]
+    timed: dict[int, KeptSteps] = field(default_factory=dict)
     stretches: list[Stretch] = field(default_factory=list)
     kept_steps: int = 0
     lost_steps: int = 0
     beside: Counter[str] = field(default_factory=Counter)
     notes: list[tuple[str, Record]] = field(default_factory=list)
-    mfu: Mapping[str, float | None] = field(default_factory=dict)
+    of_steps: StepShares = StepShares()
 
     @property
     def spans(self) -> Counter[str]:
@@ -131,28 +147,27 @@ class JobTime:
         RUNGS."""
         spans = self.spans
         ranks = len(self.timed)
-        kept = spans["step"]
         offered = self.wall * ranks
-        shares = {
-            "held": offered - spans["down"],
-            "in_steps": kept + spans["lost"],
-            "kept": kept,
-        }
-        mfu = product(ratio(kept, offered), self.mfu["steps"])
-        return {
+        mfu = product(ratio(spans["step"], offered), self.of_steps.mfu_percent)
+        row: Record = {
             "job": self.folder,
             "ranks": ranks,
             "attempts": self.attempts,
             "wall_s": self.wall / 1e9,
-            **{f"{name}_percent": percent(part, offered) for name, part in shares.items()},
+            "held_percent": percent(offered - spans["down"], offered),
+            "in_steps_percent": percent(spans["step"] + spans["lost"], offered),
+            "kept_percent": percent(spans["step"], offered),
             "mfu_percent": mfu,
-            "useful_mfu_percent": product(mfu, self.mfu["useful"]),
-            "mfu_of_steps_percent": self.mfu["steps"],
+            "useful_mfu_percent": product(mfu, self.of_steps.useful),
+            "mfu_of_steps_percent": self.of_steps.mfu_percent,
             "kept_steps": self.kept_steps / ranks,
             "lost_steps": self.lost_steps / ranks,
-            **{f"{name}_s": part / 1e9 / ranks for name, part in spans.most_common()},
-            **{f"beside_{name}_s": part / 1e9 / ranks for name, part in self.beside.items()},
         }
+        for name, span_ns in spans.most_common():
+            row[f"{name}_s"] = span_ns / 1e9 / ranks
+        for name, span_ns in self.beside.items():
+            row[f"beside_{name}_s"] = span_ns / 1e9 / ranks
+        return row
 
 
 def job_of(folder: Path) -> JobTime:
@@ -161,14 +176,10 @@ def job_of(folder: Path) -> JobTime:
     attempts, unread = _attempts(folder)
     _one_clock(attempts)
     attempts.sort(key=lambda attempt: (attempt.rank, attempt.began))
-    by_rank = itertools.groupby(attempts, lambda attempt: attempt.rank)
-    ranks = {rank: list(of_rank) for rank, of_rank in by_rank}
-    job = JobTime(
-        folder=folder.name,
-        wall=0,
-        attempts=max(map(len, ranks.values())),
-        timed={rank: [0, 0] for rank in ranks},
-    )
+    ranks = dict[int, list[Attempt]]()
+    for attempt in attempts:
+        ranks.setdefault(attempt.rank, []).append(attempt)
+    job = JobTime(folder=folder.name, wall=0, attempts=max(map(len, ranks.values())))
     for before, after in itertools.pairwise(attempts):
         if after.rank == before.rank and after.began < before.ended:
             _push_apart(folder, job, before, after)
@@ -177,7 +188,7 @@ def job_of(folder: Path) -> JobTime:
     job.wall = ended - began
     for of_rank in ranks.values():
         _account(job, of_rank, began, ended)
-    job.mfu = _mfu(job, ranks)
+    job.of_steps = _shares_of_steps(job, ranks)
     for reason in unread:
         job.notes.append(("unread", {"reason": reason}))
     torn = sum(attempt.torn for attempt in attempts)
@@ -205,7 +216,7 @@ def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
     if not attempts:
         detail = Said("in_parentheses", {"words": unread[0]}) if unread else ""
         raise ConfigurationError(Said("no_journal", {"folder": str(folder), "detail": detail}))
-    return attempts, [str(why) for why in unread]
+    return attempts, list(map(str, unread))
 
 
 def _push_apart(folder: Path, job: JobTime, before: Attempt, after: Attempt) -> None:
@@ -276,8 +287,10 @@ def _one_clock(attempts: Sequence[Attempt]) -> None:
             if attempt.boot_ns is not None and anchor is not None:
                 attempt.began = start + attempt.boot_ns - anchor
     for alike in others:
-        pairs = itertools.product(alike, reference)
-        apart = [_apart(attempt, other) for attempt, other in pairs if attempt.rank != other.rank]
+        apart = list[int | None]()
+        for attempt, other in itertools.product(alike, reference):
+            if attempt.rank != other.rank:
+                apart.append(_apart(attempt, other))
         ahead = min(drop_none(apart), key=abs, default=0)
         for attempt in alike:
             attempt.began -= ahead
@@ -295,14 +308,19 @@ def _apart(attempt: Attempt, other: Attempt) -> int | None:
 
 
 def _ends_of_steps(attempt: Attempt) -> dict[int | None, int]:
-    return {line.step: attempt.began + line.ns for line in attempt.lines if line.trains}
+    ends = dict[int | None, int]()
+    for line in attempt.lines:
+        if line.trains:
+            ends[line.step] = attempt.began + line.ns
+    return ends
 
 
 def _account(job: JobTime, attempts: Sequence[Attempt], began: int, ended: int) -> None:
     """Adds the stretches of one rank's wall time: its attempts, in order, and the gaps between
     them."""
-    now = began
     rank = attempts[0].rank
+    job.timed[rank] = KeptSteps()
+    now = began
     for index, attempt in enumerate(attempts):
         job.stretches.append(Stretch(rank, now, {"down": attempt.began - now}))
         # A step that a later attempt runs again is lost, whichever attempt ran it.
@@ -312,37 +330,66 @@ def _account(job: JobTime, attempts: Sequence[Attempt], began: int, ended: int) 
             spans["unknown"] = line.ns - before.ns - sum(spans.values())
             job.beside.update(line.beside)
             if line.trains:
-                end = line.step or 0
-                steps = max(0, end - (before.step or 0))
-                lost = 0
-                if limit is not None:
-                    lost = min(steps, max(0, end - limit))
-                spans["lost"] = spans["step"] * lost // steps if steps else 0
-                spans["step"] -= spans["lost"]
-                job.lost_steps += lost
-                job.kept_steps += steps - lost
-                if not spans["first_step"]:
-                    job.timed[rank][0] += steps - lost
-                    job.timed[rank][1] += spans["step"]
+                _part_steps(job, job.timed[rank], spans, before, line, limit)
             job.stretches.append(Stretch(rank, attempt.began + before.ns, +spans))
         now = attempt.ended
     job.stretches.append(Stretch(rank, now, {"down": ended - now}))
 
 
-def _mfu(job: JobTime, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
+def _part_steps(
+    job: JobTime,
+    timed: KeptSteps,
+    spans: Counter[str],
+    before: JournalLine,
+    line: JournalLine,
+    limit: int | None,
+) -> None:
+    """Parts the steps that ended in a line, and their time in `spans`, into kept and lost ones:
+    lost are those beyond step `limit`."""
+    end = line.step or 0
+    steps = max(0, end - (before.step or 0))
+    lost = 0
+    if limit is not None:
+        lost = min(steps, max(0, end - limit))
+    spans["lost"] = 0
+    if steps:
+        spans["lost"] = spans["step"] * lost // steps
+    spans["step"] -= spans["lost"]
+    job.lost_steps += lost
+    job.kept_steps += steps - lost
+    if not spans["first_step"]:
+        timed.count += steps - lost
+        timed.ns += spans["step"]
+
+
+def _shares_of_steps(job: JobTime, ranks: Mapping[int, Sequence[Attempt]]) -> StepShares:
     """MFU of the kept steps over all ranks, and the share of useful tokens; None if a rank's is
     unknown."""
-    rows: list[list[float | None]] = []  # per rank: FLOPs, TFLOP offered by its peak, useful share
+    flops: Known = 0.0
+    offered_tflop: Known = 0.0  # by the peaks, in the time of the kept steps
+    useful: Known = 0.0  # the sum over ranks
+    seconds = 0.0
     for rank, attempts in ranks.items():
-        lines = itertools.chain.from_iterable(attempt.lines for attempt in attempts)
-        facts = [line for line in lines if line.flops]
-        steps = sum(line.steps for line in facts)
-        kept, kept_ns = job.timed[rank]
-        scales = {"flops": kept, "peak_tflop_s": kept_ns / 1e9, "useful": 1 / len(ranks)}
-        row = list[float | None]()
-        for name, scale in scales.items():
-            amounts = [product(getattr(line, name), line.steps) for line in facts]
-            row.append(product(ratio(total(*amounts), steps), scale))
-        rows.append(row)
-    needed, offered, useful = (total(*column) for column in zip(*rows, strict=True))
-    return {"steps": percent(needed, product(offered, 1e12)), "useful": useful}
+        lines = list[JournalLine]()
+        for attempt in attempts:
+            lines += [line for line in attempt.lines if line.flops]
+        kept = job.timed[rank]
+        kept_s = kept.ns / 1e9
+        flops = total(flops, product(_per_step(lines, lambda line: line.flops), kept.count))
+        peak_tflop_s = _per_step(lines, lambda line: line.peak_tflop_s)
+        offered_tflop = total(offered_tflop, product(peak_tflop_s, kept_s))
+        useful = total(useful, _per_step(lines, lambda line: line.useful))
+        seconds += kept_s
+    mean_peak_tflop_s = ratio(offered_tflop, seconds)
+    return StepShares(of_peak(flops, seconds, mean_peak_tflop_s), ratio(useful, len(ranks)))
+
+
+def _per_step(lines: Sequence[JournalLine], amount: Callable[[JournalLine], Known]) -> Known:
+    """Mean of an amount over the steps of the lines; None if there are none, or one does not know
+    it."""
+    steps = 0
+    whole: Known = 0.0
+    for line in lines:
+        steps += line.steps
+        whole = total(whole, product(amount(line), line.steps))
+    return ratio(whole, steps)

@@ -4,6 +4,7 @@ them counts. A series is the total of others if its labels are a subset of their
 values; an empty label or `all` is no label. The rest are parts; parts with different labels of
 engines belong to different engines."""
 
+import itertools
 import math
 import re
 import threading
@@ -21,11 +22,18 @@ from mfulab.core.parts import pick_all
 from mfulab.core.said import Said, of_source, said_by
 
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
-NAMES = frozenset(
-    name for metrics in METRICS.values() for aliases in metrics.values() for name in aliases
-)
+_ALIASES = itertools.chain.from_iterable(metrics.values() for metrics in METRICS.values())
+NAMES = frozenset(itertools.chain.from_iterable(_ALIASES))
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
-REPEATS = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "cp_rank", "attn_tp_rank")
+KINDS = ("vllm", "sglang", "mfulab")  # prefixes of the metrics of engines, and of our own
+REPEATS: tuple[str, ...] = (
+    "tp_rank",
+    "pp_rank",
+    "moe_ep_rank",
+    "ep_rank",
+    "cp_rank",
+    "attn_tp_rank",
+)
 # Process of a rank, if an engine's processes share a page; on a page of ours, a separate program.
 PROCESS = "pid"
 ENGINES: tuple[str, ...] = ("model_name", "engine", "engine_id", "dp_rank", "WorkerId", "ReplicaId")
@@ -79,14 +87,14 @@ class Reader:
                 errors[url] = error
 
         until = time.monotonic() + DEADLINE_S
-        fresh = [url for url, thread in self._threads.items() if not (thread and thread.is_alive())]
-        started = {
-            url: threading.Thread(target=read_page, args=(url,), daemon=True) for url in fresh
-        }
-        self._threads |= started
-        for thread in started.values():
-            thread.start()
-        for thread in started.values():
+        started = list[threading.Thread]()
+        for url, earlier in self._threads.items():
+            if earlier is None or not earlier.is_alive():
+                thread = threading.Thread(target=read_page, args=(url,), daemon=True)
+                self._threads[url] = thread
+                started.append(thread)
+                thread.start()
+        for thread in started:
             thread.join(max(0.0, until - time.monotonic()))
         read = dict(pages)  # a late thread may add another
         failed = dict[str, ConfigurationError]()
@@ -124,16 +132,29 @@ def parse(text: str, url: str, seconds: float) -> list[Page]:
     series = _first_ranks(samples)
     _check_shapes(series, url)
     engines = _engines(series)
-    prefixes = {name.partition("_")[0] for name in series}
-    kind = next(prefix for prefix in ("vllm", "sglang", "mfulab") if prefix in prefixes)
-    models = (dict(sample.labels).get("model_name") for sample in samples)
-    model = next(filter(None, models), "")
+    kind = _kind(series)
+    model = _model(samples)
     pages = [Page(seconds, kind, model, _values(series), owners=_owners(samples, engines))]
     by_engine = _by_engine(series, engines)
     for name, labels in engines.items():
         engine_model = dict(labels).get("model_name", model)
         pages.append(Page(seconds, kind, engine_model, _values(by_engine[labels]), name))
     return pages
+
+
+def _kind(metrics: Iterable[str]) -> str:
+    """Prefix of a page's metrics, an engine's before ours."""
+    prefixes = {metric.partition("_")[0] for metric in metrics}
+    return min(prefixes, key=KINDS.index)
+
+
+def _model(samples: Iterable[Sample]) -> str:
+    """The first model that a page names; "" if it names none."""
+    for sample in samples:
+        name = dict(sample.labels).get("model_name")
+        if name:
+            return name
+    return ""
 
 
 def _samples(text: str, url: str) -> list[Sample]:
@@ -162,10 +183,19 @@ def _samples(text: str, url: str) -> list[Sample]:
 
 
 def _sample(metric: str, labels: Mapping[str, str], value: float) -> Sample:
-    known = {label: text for label, text in labels.items() if text.lower() not in WHOLE}
-    repeats = REPEATS if metric.startswith("mfulab_") else (*REPEATS, PROCESS)
-    ranks = tuple(known.pop(rank, "") for rank in repeats)
-    return Sample(metric, frozenset(known.items()), ranks, value)
+    repeats = REPEATS
+    if not metric.startswith("mfulab_"):
+        repeats += (PROCESS,)
+    parts = set[tuple[str, str]]()
+    ranks = dict.fromkeys(repeats, "")
+    for label, text in labels.items():
+        if text.lower() in WHOLE:
+            continue
+        if label in ranks:
+            ranks[label] = text
+        else:
+            parts.add((label, text))
+    return Sample(metric, frozenset(parts), tuple(ranks.values()), value)
 
 
 def _first_ranks(samples: Iterable[Sample]) -> dict[str, dict[Labels, float]]:
@@ -204,11 +234,12 @@ def _owners(samples: Iterable[Sample], engines: Mapping[str, Labels]) -> int:
     of_ranks = dict[tuple[str, ...], set[str]]()
     for sample in samples:
         of_ranks.setdefault(sample.ranks, set()).add(dict(sample.labels).get("dp_rank", ""))
-    is_shared = len(of_ranks) > 1 and all(len(ranks) == 1 for ranks in of_ranks.values())
-    left_out = "dp_rank" if is_shared else None
-    owners = {
-        frozenset(pair for pair in labels if pair[0] != left_out) for labels in engines.values()
-    }
+    is_shared = len(of_ranks) > 1 and set(map(len, of_ranks.values())) == {1}
+    owners = set[Labels]()
+    for labels in engines.values():
+        if is_shared:
+            labels = frozenset(pair for pair in labels if pair[0] != "dp_rank")
+        owners.add(labels)
     return max(1, len(owners))
 
 
@@ -218,13 +249,9 @@ def _values(series: Mapping[str, Series]) -> dict[str, float]:
     values = {}
     for kind, metrics in METRICS.items():
         for name, aliases in metrics.items():
-            of_alias = (series[metric] for metric in aliases if series.get(metric))
-            known = next(of_alias, None)
-            if known is None:
-                continue
-            parts = set(known) - {larger for _, larger in _nested(known)}
-            value = sum(known[part] for part in parts)
-            if not math.isfinite(value):
+            parts = _parts(series, aliases)
+            value = sum(parts)
+            if not parts or not math.isfinite(value):
                 continue
             if kind == "of_one_gpu" or name in MEANS:
                 value /= len(parts)
@@ -232,18 +259,31 @@ def _values(series: Mapping[str, Series]) -> dict[str, float]:
     return values
 
 
+def _parts(series: Mapping[str, Series], aliases: Iterable[str]) -> list[float]:
+    """Values to sum of a metric, under the first of its names that the page has, without the parts
+    of a total; empty if the page has none."""
+    for metric in aliases:
+        known = series.get(metric)
+        if known:
+            parts = set(known)
+            for _, larger in _nested(known):
+                parts.discard(larger)
+            return [known[part] for part in parts]
+    return []
+
+
 def _engines(series: Mapping[str, Series]) -> dict[str, Labels]:
     """Labels of a page's engines, by what distinguishes them; empty if the page has only one."""
     keys = set[Labels]()
     for known in series.values():
         keys.update(map(_engine, known))
-    keys -= {smaller for smaller, _ in _nested(keys)}
+    keys.difference_update([smaller for smaller, _ in _nested(keys)])
     if len(keys) < 2:
         return {}
     shared = frozenset.intersection(*keys)
     named = dict[str, Labels]()
     for key in keys:
-        name = " ".join(f"{label}={value}" for label, value in sorted(key - shared))
+        name = " ".join(map("=".join, sorted(key - shared)))
         named[name] = key
     return pick_all(named, sorted(named, key=lambda name: (len(name), name)))
 
@@ -252,7 +292,9 @@ def _by_engine(
     series: Mapping[str, Series], engines: Mapping[str, Labels]
 ) -> dict[Labels, dict[str, dict[Labels, float]]]:
     """Series of each engine, per metric."""
-    found: dict[Labels, dict[str, dict[Labels, float]]] = {key: {} for key in engines.values()}
+    found = dict[Labels, dict[str, dict[Labels, float]]]()
+    for key in engines.values():
+        found[key] = {}
     for metric, known in series.items():
         for labels, value in known.items():
             key = _engine(labels)

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from mfulab.core.errors import drop_own_frames
 from mfulab.core.json_text import parse_json
-from mfulab.core.printing import say
+from mfulab.core.said import Said
 from mfulab.loop.interactive.wanted import (
     Wanted,
-    about_children,
+    named_error,
     not_measured_row,
     say_not_measured,
+    with_children,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class Following:
         self._wanted = wanted
         self._process = os.getpid()
         self._script: Script | None = None
-        self._imports = Imports({"torch": self._follow, "torch._dynamo": self._follow_compiler})
+        then = {"torch": self._follow, "torch._dynamo": self._follow_compiler}
+        self._imports = Imports(then, self._fail)
         sys.meta_path.insert(0, self._imports)
         if "torch" in sys.modules:
             self._follow()
@@ -83,6 +85,9 @@ class Following:
         if self._script is not None:
             self._script.follow_compiler()
 
+    def _fail(self, error: Exception) -> None:
+        say_not_measured(self._wanted, named_error(error))
+
     def end(self) -> None:
         """Ends when the script ends; does nothing in a fork."""
         self._imports.end()
@@ -92,10 +97,10 @@ class Following:
         if self._script is not None:
             self._script.end(error)
         elif "torch" not in sys.modules and not self._wanted.is_child:
-            how = "it ended without"
+            how = Said("ended_without_torch")
             if error:
-                how = f"ended by {type(error).__name__} before"
-            why = f"{how} importing torch{about_children(self._wanted)}"
+                how = Said("ended_before_torch", {"error": type(error).__name__})
+            why = with_children(self._wanted, how)
             say_not_measured(self._wanted, why)
             if self._wanted.out is not None:
                 with suppress(OSError):
@@ -104,11 +109,14 @@ class Following:
 
 
 class Imports(MetaPathFinder):
-    """Calls a function as soon as a module has been imported. Errors of the function are printed,
-    never raised."""
+    """Calls a function as soon as a module has been imported. Errors of the function go to
+    `failed`."""
 
-    def __init__(self, then: dict[str, Callable[[], None]]) -> None:
+    def __init__(
+        self, then: dict[str, Callable[[], None]], failed: Callable[[Exception], None]
+    ) -> None:
         self._then = then
+        self._failed = failed
 
     def end(self) -> None:
         """Stops waiting for imports."""
@@ -142,10 +150,7 @@ class Imports(MetaPathFinder):
             try:
                 then()
             except Exception as error:
-                say(
-                    f"mfulab measure: nothing is measured: {type(error).__name__}: {error}",
-                    file=sys.stderr,
-                )
+                self._failed(error)
 
         loader.exec_module = executed  # type: ignore[method-assign]
         return spec

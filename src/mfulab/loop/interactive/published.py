@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from mfulab.core.errors import warn
 from mfulab.core.files import opened
 from mfulab.core.formats import FORMATS
+from mfulab.core.said import Said
 from mfulab.device import is_gpu
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def folder() -> Path:
     return Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
 
 
-def why_unsafe(folder: Path) -> str | None:
+def why_unsafe(folder: Path) -> Said | None:
     """Reason why a folder is not used, since others may write in it; None if it is safe or does not
     exist."""
     try:
@@ -64,12 +65,10 @@ def why_unsafe(folder: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        return f"{folder}: {error.strerror}"
+        return Said("folder_not_read", {"folder": str(folder), "error": error.strerror})
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
         return None
-    return (
-        f"{folder}: not a folder that only this user may write. Remove it, or set XDG_RUNTIME_DIR."
-    )
+    return Said("folder_of_others", {"folder": str(folder)})
 
 
 def rates(now: Callable[[], float] = time.time) -> list[Rate]:

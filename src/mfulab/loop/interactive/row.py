@@ -327,30 +327,42 @@ def same_work(steps: Sequence[LoopStep], cost: PhaseCost, reading: Reading) -> W
 
 def counted_work(steps: Sequence[LoopStep], phases: Phases) -> WindowWork:
     """Work of steps, from the counts of their phases."""
-    with_cost = [step for step in steps if step.cost is not None]
-    if phases.failure or not with_cost:
-        why = Said("no_counted_kind")
-        if phases.failure:
-            why = Said("counter_gave_up", {"failure": phases.failure})
-        elif phases.costs.differing:
-            why = phases.costs.differing
-        return _unknown(joined([why, HOW_TO_GIVE]))
-    costs = {id(cost): cost for cost in drop_none(step.cost for step in with_cost)}
-    counts = Counter(id(step.cost) for step in with_cost)
+    known = [step for step in steps if step.cost is not None]
+    if phases.failure or not known:
+        return _unknown(joined([_why_uncounted(phases), HOW_TO_GIVE]))
+    costs = dict[int, PhaseCost]()
+    counts = Counter[int]()
+    for cost in drop_none(step.cost for step in known):
+        costs[id(cost)] = cost
+        counts[id(cost)] += 1
     total = cost_of_all([(cost, counts[key]) for key, cost in costs.items()])
     if not total.model:
         return _unknown(joined([Said("no_operator_with_formula"), HOW_TO_GIVE]))
+    source = _source(phases, len(steps), len(known))
+    seconds = sum(step.seconds for step in known)
+    reading = Reading(total.model / len(known), "", source)
+    return WindowWork(total, len(known), seconds, reading)
+
+
+def _why_uncounted(phases: Phases) -> Said:
+    """Reason why no step has a cost."""
+    if phases.failure:
+        return Said("counter_gave_up", {"failure": phases.failure})
+    return phases.costs.differing or Said("no_counted_kind")
+
+
+def _source(phases: Phases, steps: int, known: int) -> str:
+    """Describes where the FLOPs of the `known` ones of some steps come from."""
     counted, derived = phases.costs.numbers
-    left = len(steps) - len(with_cost)
-    parts = (
-        f"operators of {counted} kinds of phases, each counted once",
-        f"{derived} kinds cost what counted ones of as many elements cost" * bool(derived),
-        f"did not run and cost nothing: {', '.join(phases.unused)}" * bool(phases.unused),
-        f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU"
-        * bool(left),
-    )
-    reading = Reading(total.model / len(with_cost), "", "; ".join(filter(None, parts)))
-    return WindowWork(total, len(with_cost), sum(step.seconds for step in with_cost), reading)
+    parts = [f"operators of {counted} kinds of phases, each counted once"]
+    if derived:
+        parts.append(f"{derived} kinds cost what counted ones of as many elements cost")
+    if phases.unused:
+        parts.append(f"did not run and cost nothing: {', '.join(phases.unused)}")
+    if known < steps:
+        left_out = f"{steps - known} of {steps} steps"
+        parts.append(f"{left_out} are of kinds that were not counted and left out of MFU")
+    return "; ".join(parts)
 
 
 def _unknown(reason: Said | None) -> WindowWork:

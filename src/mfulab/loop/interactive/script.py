@@ -19,6 +19,7 @@ from torch.utils.data import dataloader
 
 from mfulab.core.errors import drop_own_frames
 from mfulab.core.parts import leave_out
+from mfulab.core.said import Said
 from mfulab.device import is_gpu
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.hooks import Hooks, skip_frame
@@ -29,7 +30,7 @@ from mfulab.loop.interactive.trainings import (
     Trainings,
     WindowResult,
 )
-from mfulab.loop.interactive.wanted import Wanted, about_children
+from mfulab.loop.interactive.wanted import Wanted, named_error, with_children
 from mfulab.loop.interactive.without_data import unwrapped
 from mfulab.timing.clocks import clock_for
 
@@ -289,7 +290,7 @@ class Script:
             return
         try:
             bound = self._bound
-            why = self._why_nothing(error) + about_children(self._wanted)
+            why = with_children(self._wanted, self._why_nothing(error))
             is_shown = error is None or isinstance(error, KeyboardInterrupt)
             if bound is not None and bound.window is not None:
                 if is_shown:
@@ -305,7 +306,7 @@ class Script:
         except Exception as failure:
             self.fail(failure)
 
-    def _why_nothing(self, error: BaseException | None) -> str:
+    def _why_nothing(self, error: BaseException | None) -> Said:
         bound = self._bound
         warm_up = self._wanted.warm_up
         measured = 0
@@ -314,31 +315,29 @@ class Script:
         steps = self._optimizers.most_steps
         passes = max(self._forwards.values(), default=0)
         if error is not None:
-            return f"ended by {type(error).__name__} after {measured} measured steps"
+            return Said("ended_by_error", {"error": type(error).__name__, "count": measured})
         if bound is not None and measured > 1:
-            return f"{measured} steps went by, and none of them could be timed"
+            return Said("none_could_be_timed", {"count": measured})
         if steps:
-            return f"it ended with step {steps}; measuring begins after --warm-up {warm_up} and one more"
+            return Said("ended_with_step", {"step": steps, "warm_up": warm_up})
         idle = None
         if passes > warm_up:
             idle = _optimizer_that_exists()
         if idle is not None:
-            return (
-                f"its {idle} never stepped in {passes} forward passes; they count as steps from the"
-                f" {LONG}th on, or at once where no optimiser exists"
-            )
-        if passes or bound is not None:
-            passes = max(passes, warm_up + 1 if bound else 0)
-            return f"it ended with forward pass {passes}; measuring begins after --warm-up {warm_up} and one more"
-        return "it ended before its main thread called a module with parameters"
+            return Said("never_stepped", {"optimizer": idle, "passes": passes, "first": LONG})
+        if bound is not None:
+            passes = max(passes, warm_up + 1)
+        if passes:
+            return Said("ended_with_pass", {"passes": passes, "warm_up": warm_up})
+        return Said("no_module_called")
 
     def fail(self, error: Exception) -> None:
         """Reports in one sentence what went wrong in measuring, and measures nothing more; the
         script goes on."""
         if not self._is_over and os.getpid() == self._own[0]:
-            self._give_up(f"{type(error).__name__}: {error}", error)
+            self._give_up(named_error(error), error)
 
-    def _give_up(self, why: str, error: Exception) -> None:
+    def _give_up(self, why: Said, error: Exception) -> None:
         self._is_over = True
         with suppress(Exception):
             if self._bound is not None and self._bound.window is not None:

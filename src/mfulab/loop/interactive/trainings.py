@@ -3,7 +3,6 @@ what is shown of it."""
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,12 +16,11 @@ from mfulab.core.answer import Answer, unanswered
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.core.parts import Record
-from mfulab.core.printing import say
-from mfulab.core.said import Said, as_json
+from mfulab.core.said import Said, as_json, said_by
 from mfulab.device import is_gpu
 from mfulab.device.samplers.reading import Reading
 from mfulab.loop.interactive.hooks import apart
-from mfulab.loop.interactive.wanted import Wanted, not_measured_row, say_not_measured
+from mfulab.loop.interactive.wanted import Wanted, not_measured_row, say_not_measured, say_of_script
 from mfulab.mfu.account import Judged
 from mfulab.mfu.utilization import ratio
 
@@ -337,7 +335,7 @@ class Trainings:
         }
         self._write(fields)
 
-    def say_not_measured(self, why: str) -> None:
+    def say_not_measured(self, why: Said) -> None:
         """Reports in one sentence why nothing is measured, and writes it as the row of this
         rank."""
         self._note_ranks()
@@ -355,7 +353,7 @@ class Trainings:
         try:
             write_text(file, json.dumps(row, ensure_ascii=False, default=str) + "\n")
         except Exception as error:
-            say(f"mfulab measure {name}: the row is not written: {error}", file=sys.stderr)
+            say_of_script(self.wanted, "row_not_written", said_by(error))
 
 
 TIME_PARTS = ("loader", "copy", "forward", "backward", "optimiser", "other")

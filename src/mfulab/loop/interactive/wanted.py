@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mfulab.core.answer import unanswered
 from mfulab.core.printing import say
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said, of_source
 
 # Child processes that took more CPU seconds may hold the model of a script that has none itself.
 CHILDREN_S = 1.0
@@ -41,24 +41,38 @@ class Wanted:
         return self.out.with_name(f"{self.out.stem}.{part}{self.out.suffix}")
 
 
-def say_not_measured(wanted: Wanted, why: str) -> None:
+def say_not_measured(wanted: Wanted, why: Said) -> None:
     """Reports in one sentence why nothing is measured."""
+    say_of_script(wanted, "nothing_is_measured", why)
+
+
+def say_of_script(wanted: Wanted, key: str, why: Said) -> None:
+    """Prints the sentence `key` about the script, in the language asked for."""
+    from mfulab.core.language.sentences import sentence
+
     with suppress(OSError, ValueError):
-        say(f"mfulab measure {wanted.name}: nothing is measured: {why}", file=sys.stderr)
+        numbers: Numbers = {"script": wanted.name, "why": why}
+        say(sentence(key, numbers, wanted.language), file=sys.stderr)
 
 
-def not_measured_row(why: str) -> dict[str, object]:
-    """JSON of a script of which nothing was measured."""
-    return unanswered("%", Said("not_measured", {"because": why})).line({"reason": why})
+def not_measured_row(why: Said) -> dict[str, object]:
+    """JSON of a script of which nothing was measured, in English."""
+    return unanswered("%", Said("not_measured", {"because": str(why)})).line({"reason": str(why)})
 
 
-def about_children(wanted: Wanted) -> str:
-    """Hint at processes that the script started, which may hold a model; empty if they took little
-    time."""
+def named_error(error: Exception) -> Said:
+    """An error's type and message."""
+    return of_source(type(error).__name__, str(error))
+
+
+def with_children(wanted: Wanted, why: Said) -> Said:
+    """Adds a hint at processes that the script started, which may hold a model, unless they took
+    little time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = used.ru_utime + used.ru_stime
     if seconds < CHILDREN_S:
-        return ""
+        return why
+    hint = Said("children_took", {"seconds": seconds})
     if wanted.children:
-        return "; processes that it started tell of themselves"
-    return f"; processes that it started took {seconds:.0f} s: --children follows them too"
+        hint = Said("children_report")
+    return Said("both", {"first": why, "second": hint})
