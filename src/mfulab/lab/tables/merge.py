@@ -29,12 +29,13 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
-from mfulab.core.said import Numbers, Said, as_told, of_source, said_by
+from mfulab.core.said import Numbers, Said, of_source, said_by
 from mfulab.core.terminal_language import in_words
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
 from mfulab.lab.planning.identity import identity
-from mfulab.lab.tables.records import first_line
+from mfulab.lab.tables.columns import CellError
+from mfulab.lab.tables.records import first_fault
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
@@ -136,13 +137,6 @@ def not_copied(run: Path, why: Said) -> Said:
     return Said("not_copied", {"why": of_source(str(run), why)})
 
 
-def first_fault(error: Exception) -> Said:
-    """Message for a file that cannot be read; for pydantic's errors, the first invalid cell."""
-    if isinstance(error, UnreadableError):
-        return error.said
-    return as_told(first_line(error))
-
-
 def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     """Yields (path, name) for the results of each participant. Raises ConfigurationError if two
     have the same name."""
@@ -233,13 +227,13 @@ def _why_bad(step: str, run: Path) -> Said | None:
         for key, value in row.items():
             if value:
                 filled[key] = value
-        problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
+        row_problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except (FileNotFoundError, ValueError) as error:
         return first_fault(error)
     for path in sorted(run.iterdir()):
         if path.is_symlink():
             return Said("is_a_link", {"name": path.name})
-    return as_told(problem) if problem else None
+    return row_problem
 
 
 def _why_large(run: Path, left: int) -> Said | None:
@@ -396,7 +390,7 @@ def unpack(archive: Path, folder: Path) -> None:
                     checked.refuse_linked(path)
                     _write(content_of, member.size, folder / path)
     except BROKEN as error:
-        why = as_told(error)
+        why = said_by(error)
         if checked.name:
             why = of_source(checked.name, why)
         broken: Numbers = {"archive": str(archive), "why": why}
@@ -427,9 +421,9 @@ class _Checked:
         self.left -= max(0, member.size)
         self.members += 1
         if path.is_absolute() or ".." in path.parts or not self.name.isprintable():
-            raise ValueError("leads out of its folder, or has a name that is no text")
+            raise CellError(Said("member_leads_out"))
         if self.left < 0 or self.members > MOST + 1:
-            raise ValueError(f"with it the archive is above {LARGEST >> 30} GiB, or {MOST:,} files")
+            raise CellError(Said("archive_too_large", {"gib": LARGEST >> 30, "most": MOST}))
         if not (member.isreg() or member.isdir()):
             self.links[path] = self.name
 
@@ -437,7 +431,7 @@ class _Checked:
         """Raises ValueError if a file is a link, or lies below one."""
         for folder in (path, *path.parents):
             if folder in self.links:
-                raise ValueError(f"{self.links[folder]} is a link or a device")
+                raise CellError(Said("is_link_or_device", {"name": self.links[folder]}))
 
 
 def _write(content_of: ContentOf, left: int, path: Path) -> None:
@@ -453,7 +447,7 @@ def _write(content_of: ContentOf, left: int, path: Path) -> None:
             file.write(block)
             left -= len(block)
         if left or content.read(1):  # a zip may claim fewer bytes than it has
-            raise ValueError("not as long as the archive says")
+            raise CellError(Said("member_not_as_long"))
 
 
 def _members(archive: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarInfo, ContentOf]]:
