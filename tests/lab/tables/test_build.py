@@ -460,20 +460,24 @@ def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "key", "numbers"),
     [
         (
             lambda header, cells: (f"{header},status", f"{cells},ok"),
-            "two columns are called 'status'",
+            "columns_alike",
+            {"name": "'status'"},
         ),
-        (lambda header, cells: (header, cells.replace(",ok,", ",,", 1)), "status: empty"),
+        (lambda header, cells: (header, cells.replace(",ok,", ",,", 1)), "status_empty", {}),
         (
             lambda header, cells: (header, cells.replace("xeon-4c", "elsewhere", 1)),
-            "hardware='elsewhere'",
+            "row_of_another",
+            {"run": "all", "hardware": "elsewhere"},
         ),
     ],
 )
-def test_a_row_that_says_two_things_none_or_another_machines_is_named(tmp_path, change, words):
+def test_a_row_that_says_two_things_none_or_another_machines_is_named(
+    tmp_path, change, key, numbers
+):
     folder = tmp_path / "xeon-4c/environment/all"
     folder.mkdir(parents=True)
     row = MEASUREMENTS["environment"].row(hardware="xeon-4c", run="all", device="cpu")
@@ -483,7 +487,8 @@ def test_a_row_that_says_two_things_none_or_another_machines_is_named(tmp_path, 
     (folder / "row.csv").write_text("\n".join([*change(header, cells), ""]))
     found = read_row(folder, "environment")
     assert found["status"] == "failed"
-    assert words in verdicts.message(found["message"])
+    reason = of_cell(found["message"]).numbers["reason"].numbers["reason"]
+    assert (reason.key, reason.numbers) == (key, numbers)
 
 
 def test_a_rank_that_is_no_number_costs_its_row(tmp_path):
