@@ -25,7 +25,6 @@ from typing import IO, Any
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
-from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
@@ -40,6 +39,7 @@ from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
 COLLECTED = "+collected"
+RESULTS = Path("results")  # begins each folder in a plan
 PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
 # folder to unpack into; what a killed process leaves in it is removed at the next start
 UNPACKED = ".unpacked"
@@ -286,10 +286,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
     try:
         plan = _plan(theirs)
         if participant:
-            prefix = f"results/{plan['hardware']}/"
-            machine = f"{plan['hardware']}{OF}{participant}"
-            text = json.dumps(plan).replace(json.dumps(prefix)[:-1], f'"results/{machine}/')
-            plan = {**parse_json(text), "hardware": machine}
+            plan = _plan_of(participant, plan)
     except (FileNotFoundError, ValueError) as error:
         merged.problems.append(Said("not_copied", {"why": said_by(error)}))
         return
@@ -306,6 +303,27 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
                 other: Numbers = {"plan": str(theirs), "run": entry["run"]}
                 merged.problems.append(Said("planned_otherwise", other))
     store.write_if_changed(ours, json.dumps(combined, indent=1) + "\n")
+
+
+def _plan_of(participant: str, plan: Record) -> Record:
+    """A plan with the participant added to the name of its machine, also in folders of its runs."""
+    runs = []
+    for run in plan["runs"]:
+        ceilings = {}
+        for name, folder in run.get("ceilings", {}).items():
+            ceilings[name] = _folder_of(participant, folder)
+        moved = {**run, "folder": _folder_of(participant, run["folder"])}
+        if ceilings:
+            moved["ceilings"] = ceilings
+        runs.append(moved)
+    machine = _renamed(Path(plan["hardware"]), participant)
+    return {**plan, "hardware": machine.name, "runs": runs}
+
+
+def _folder_of(participant: str, folder: str) -> str:
+    """A run's folder in a plan, `results/HARDWARE/STEP/RUN`, of the participant's machine."""
+    path = Path(folder).relative_to(RESULTS)
+    return (RESULTS / _renamed(path, participant)).as_posix()
 
 
 def _plan(path: Path) -> Record:
