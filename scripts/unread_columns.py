@@ -1,8 +1,10 @@
-"""Lists table columns that no figure, verdict or command reads: `python scripts/unread_columns.py`.
+"""Lists table columns that no figure, verdict, command or notebook reads: `python
+scripts/unread_columns.py`.
 
 Such columns can be declared by `counter_column`, which combines them into one column.
 """
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,7 @@ from mfulab.measurements.registry import TABLES
 from mfulab.mfu import ladder
 
 PACKAGE = Path(columns.__file__).parents[2]
+NOTEBOOKS = PACKAGE.parents[1] / "notebooks"
 # Code that reads the tables' files. The join is not among them: it reads the rows of runs.
 READERS = (
     "lab/report",
@@ -22,6 +25,12 @@ READERS = (
     "cli",
     "core/language",
 )
+# Columns that stay although none of them reads the file's column.
+KEPT = {
+    "mfu_actual_clock_percent": "MFU of the peak at the run's mean clock, for users: docs/peaks.md",
+    "mfu_measured_percent": "MFU of the measured peak, for users: docs/peaks.md",
+    "computed_clock_mhz": "the join computes the peak at the run's mean clock from it",
+}
 CODE = (".py", ".js", ".html")
 QUOTED = re.compile(r"\{(?:\w+[.[])?(\w+)[^}]*\}")  # names in a sentence of a catalogue
 SHOWN_WHOLE = ("environment",)  # tables whose columns are all shown on the page
@@ -37,7 +46,8 @@ def unread(table: str) -> list[str]:
     found = []
     for name, field in columns.fields(table).items():
         is_asked = columns.marked(field, "config") or columns.marked(field, "link")
-        if name not in known and not is_asked and not is_json(field) and not is_read(name):
+        is_known = name in known or name in KEPT or is_asked or is_json(field)
+        if not (is_known or is_read(name) or name in _words_of_notebooks()):
             found.append(name)
     return found
 
@@ -45,6 +55,17 @@ def unread(table: str) -> list[str]:
 def is_read(name: str) -> bool:
     """True if a column's name occurs in any reader of tables."""
     return name in _words()
+
+
+@cache
+def _words_of_notebooks() -> frozenset[str]:
+    """Words in the code of the notebooks, which read tables as users do."""
+    words = set[str]()
+    for path in NOTEBOOKS.glob("*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                words.update(re.findall(r"\w+", "".join(cell["source"])))
+    return frozenset(words)
 
 
 @cache

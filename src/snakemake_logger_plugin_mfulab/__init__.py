@@ -5,62 +5,38 @@ what runs."""
 import csv
 import logging
 import os
-import re
-import shlex
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, TextIO
 
-from snakemake import cli
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from mfulab.core.language import verdicts
-from mfulab.core.language.quantities import duration
-from mfulab.core.replicates import base_name
+from mfulab.core.language import Texts, verdicts
 from mfulab.core.rows import NOT_MEASURED
+from mfulab.core.said import Said
+from mfulab.core.terminal_language import in_words, terminal_texts, usual_language
 from mfulab.lab.planning import snakemake_workarounds
 from mfulab.lab.planning.naming import short
 from mfulab.lab.planning.rules import UNCOUNTED, own_name
 from mfulab.lab.runtime import budget, endings, lifetime
+from snakemake_logger_plugin_mfulab import startup
+from snakemake_logger_plugin_mfulab.dry_run import DryRun, name_of
+from snakemake_logger_plugin_mfulab.snakemake_words import (
+    is_of_an_end,
+    is_routine,
+    is_signalled,
+    path_of_log,
+)
 
 __all__ = ["LogHandler"]
 
-# What Snakemake says of itself, run after run; anything else that it says is shown.
-NOISE = (
-    *(
-        "Assuming unrestricted shared filesystem",
-        "Building DAG",
-        "Complete log(s)",
-        "Conda environments: ignored",
-    ),
-    *(
-        "Elapsed time",
-        "Execute ",
-        "Select jobs",
-        "Singularity containers: ignored",
-        "Unlocked working directory",
-    ),
-    *("Using shell", "host:"),
-    # those of the first page
-    "Warning: the following output files of rule tables were not present",
-)
-# What it says of jobs that ended with it.
-ENDED = re.compile(
-    r"Will exit after|CalledProcessError|At least one job did not complete|Shutting down"
-)
-SIGNALLED = "died with <Signals.SIGINT"
-OBVIOUS = (
-    "Missing output",
-    "Input files updated by another job",
-)  # reasons that go without saying in a dry run
 QUIET_EVENTS = {
     LogEvent.WORKFLOW_STARTED,
     LogEvent.JOB_STARTED,
@@ -74,76 +50,22 @@ FAINT = 2
 TAIL = 40  # lines of a failed run's log
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
-LISTED = 60  # runs of a dry run that are named; of the others their number is said
+NAMED = 2  # runs that were not measured and are named; of the others the number is told
+
+snakemake_workarounds.name_missing_executor()
+startup.take_dotted_keys()
+startup.need_no_home()
 
 
 def _is_interrupted(message: str) -> bool:
     """True once a signal ends the sweep; waits for it where a run that died of the same signal
     reports first."""
-    for _ in range(100 if SIGNALLED in message else 0):
-        if lifetime.interrupted:
-            break
-        time.sleep(0.01)
+    if is_signalled(message):
+        for _ in range(100):
+            if lifetime.interrupted:
+                break
+            time.sleep(0.01)
     return lifetime.interrupted
-
-
-def _take_dotted_keys() -> None:
-    """Lets --config take keys with a dot, which Snakemake refuses, as part of `overrides`; and
-    numbers as typed."""
-    parse = cli.parse_config
-
-    def parse_dotted(entries: Any) -> Any:
-        snakemake_workarounds.catch_signals(
-            snakemake_workarounds.leave_at_once
-        )  # called before all else of ours
-        dotted = [entry for entry in entries or () if "." in entry.partition("=")[0]]
-        try:
-            config = parse([entry for entry in entries or () if entry not in dotted])
-        except ValueError as error:  # which Snakemake shows as a traceback
-            sys.exit(f"mfulab: --config {' '.join(entries)}: give KEY=VALUE ({error})")
-        except AssertionError:  # of a word that YAML takes for nothing
-            sys.exit(_blank_word(parse, entries))
-        for key, _, typed in (entry.partition("=") for entry in entries or ()):
-            if isinstance(config.get(key), int | float):
-                config[key] = typed  # 123_456 may be a name
-        if dotted:
-            config["overrides"] = " ".join(
-                [str(config.get("overrides", "")), *map(shlex.quote, dotted)]
-            ).strip()
-        return config
-
-    cli.parse_config = parse_dotted
-
-
-def _blank_word(parse: Callable[[list[str]], Any], entries: Iterable[str]) -> str:
-    """The sentence for the first word of --config whose value is nothing to YAML."""
-    for entry in entries:
-        try:
-            parse([entry])
-        except AssertionError:
-            key = entry.partition("=")[0]
-            return (
-                f"mfulab: --config {entry!r}: the value is blank, as is what follows a #."
-                f" Give {key}=VALUE, or {key}=null for none."
-            )
-        except ValueError:
-            continue
-    return f"mfulab: --config {' '.join(entries)}: give KEY=VALUE."
-
-
-def _need_no_home() -> None:
-    """Puts caches into the project if the home cannot be written, where Snakemake ends with a
-    traceback otherwise."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "snakemake")
-    with suppress(OSError):
-        caches.mkdir(parents=True, exist_ok=True)
-    if not os.access(caches, os.W_OK):
-        os.environ["XDG_CACHE_HOME"] = str(Path(".snakemake/cache").absolute())
-
-
-snakemake_workarounds.name_missing_executor()
-_take_dotted_keys()
-_need_no_home()
 
 
 @dataclass
@@ -172,7 +94,10 @@ class LogHandler(LogHandlerBase):
     has_filter = False  # Snakemake's own: it knows --quiet, --verbose and --printshellcmds
 
     def __post_init__(self) -> None:
-        self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
+        self.stream: TextIO = sys.stderr
+        if self.common_settings.stdout:
+            self.stream = sys.stdout
+        self.text = terminal_texts("sweep_log")
         self.finished, self.remaining = Counter[str](), Counter[str]()  # jobs by rule
         self.started = 0.0  # of the first job, by the same clock
         self.running: dict[int, Run] = {}
@@ -182,10 +107,7 @@ class LogHandler(LogHandlerBase):
             and self.stream.isatty()
             and not os.environ.get("NO_COLOR")
         )
-        # of a dry run: jobs by rule and what they say
-        self.planned: Counter[tuple[str, str]] = Counter()
-        self.reasons: dict[tuple[str, str], str] = {}
-        self.counts: dict[str, int] = {}
+        self.dry_run = DryRun(self.text)
         self.figures: list[float] = []  # seconds of each that was drawn, and not told yet
         # Runs that were not measured, each with its outcome, and that are not told yet.
         self.skipped: list[tuple[Run, Remark]] = []
@@ -197,28 +119,29 @@ class LogHandler(LogHandlerBase):
     def place(self, rule: str) -> str:
         """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that
         measures nothing."""
-        done, left = (
-            counts.total() - sum(map(counts.__getitem__, UNCOUNTED))
-            for counts in (self.finished, self.remaining)
-        )
-        width = len(str(done + left))
+        done = _measuring(self.finished)
+        planned = done + _measuring(self.remaining)
+        width = len(str(planned))
         if rule in UNCOUNTED:
             return " " * (2 * width + 2)
-        return f"{done:>{width}}/{done + left} "
+        return f"{done:>{width}}/{planned} "
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             with self.turn:
-                if (
-                    text := self._would(record)
-                    if self.common_settings.dryrun
-                    else self._text(record)
-                ):
+                text = self._of_record(record)
+                if text:
                     self._print(text)
         except BrokenPipeError:
             raise
         except Exception:
             self.handleError(record)
+
+    def _of_record(self, record: logging.LogRecord) -> str:
+        """What a record prints; empty for nothing."""
+        if self.common_settings.dryrun:
+            return self._of_dry_run(record)
+        return self._of_sweep(record)
 
     def _print(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
@@ -229,75 +152,56 @@ class LogHandler(LogHandlerBase):
         while True:
             time.sleep(max(0.1, SILENCE_S - (time.monotonic() - self.told_at)))
             with self.turn:
-                if self.running and time.monotonic() - self.told_at >= SILENCE_S:
-                    run = list(self.running.values())[-1]
-                    last = [
-                        line for log in run.log if run.rule == "refine" for line in _lines(log)[-1:]
-                    ]
-                    what = f"{self.place('all')}… {run.rule}  {run.name}"
-                    self._print(
-                        self._colour(
-                            FAINT,
-                            " · ".join([what, duration(time.monotonic() - run.started), *last]),
-                        )
-                    )
+                is_silent = time.monotonic() - self.told_at >= SILENCE_S
+                if self.running and is_silent:
+                    self._print(self._colour(FAINT, self._what_runs()))
+
+    def _what_runs(self) -> str:
+        """Names the run that started last, its time, and the last line of a log that is shown."""
+        run = list(self.running.values())[-1]
+        seconds = time.monotonic() - run.started
+        parts = [f"{self.place('all')}… {run.rule}  {run.name}", self.text.duration(seconds)]
+        if run.rule == "refine":
+            for log in run.log:
+                parts += _lines(log)[-1:]
+        return " · ".join(parts)
 
     def _left_out(self) -> list[str]:
+        """The line of the runs that were not measured since the last such line, if any."""
         skipped = self.skipped
         self.skipped = []
         if not skipped:
             return []
         run, remark = skipped[0]
-        names = ", ".join(f"{run.rule} {run.name}" for run, _ in skipped[:2]) + (
-            ", …" if len(skipped) > 2 else ""
-        )
+        named = [f"{run.rule} {run.name}" for run, _ in skipped[:NAMED]]
+        if len(skipped) > NAMED:
+            named.append("…")
         why = remark.message
         if len(skipped) > 1:
-            why = verdicts.sentence("several_left_out", endings.numbers_of(remark.ended_by))
-        return [
-            self._colour(
-                YELLOW, f"{self.place(run.rule)}{len(skipped)} not measured: {names}: {why}"
-            )
-        ]
+            why = in_words(Said("several_left_out", endings.numbers_of(remark.ended_by)))
+        words = self.text("not_measured", count=len(skipped), names=", ".join(named), why=why)
+        return [self._colour(YELLOW, f"{self.place(run.rule)}{words}")]
 
-    def _would(self, record: logging.LogRecord) -> str:
-        """A dry run: a line for each distinct run with its processes and its reason, then each
-        rule's jobs."""
+    def _of_dry_run(self, record: logging.LogRecord) -> str:
+        """Text for a record of a dry run: all at its end, besides warnings and what has no
+        event."""
         event = getattr(record, "event", None)
-        values = record.__dict__
-        if event is LogEvent.JOB_INFO:
-            rule = values["rule_name"]
-            key = (rule, base_name(str(values["rule_msg"] or f"{rule} {_name(values)}").strip()))
-            self.planned[key] += 1
-            self.reasons[key] = str(values.get("reason") or "")
-        elif event is LogEvent.RUN_INFO:
-            self.counts = values["stats"]
-        elif event not in QUIET_EVENTS and (record.levelno > logging.INFO or event is None):
-            message = self._message(record)
-            if not message.startswith("This was a dry-run"):
-                return "" if message.startswith("Reasons:") else message
-            order = list(self.counts)
-            lines = []
-            for key, times in sorted(
-                self.planned.items(), key=lambda planned: order.index(planned[0][0])
-            ):
-                reason = shorten(self.reasons[key], 90, placeholder=" …")
-                why = "" if reason.startswith(OBVIOUS) else f"  ({reason})"
-                lines.append(key[1] + (f" × {times}" if times > 1 else "") + why)
-            lines = (
-                lines
-                if len(lines) <= LISTED
-                else [*lines[:LISTED], f"… and {len(lines) - LISTED} more"]
-            )
-            return "\n".join(
-                [*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())]
-            )
-        return ""
+        match event:
+            case LogEvent.JOB_INFO:
+                self.dry_run.add(record.__dict__)
+                return ""
+            case LogEvent.RUN_INFO:
+                return self.dry_run.counted(record.__dict__["stats"])
+        is_news = record.levelno > logging.INFO or event is None
+        if event in QUIET_EVENTS or not is_news:
+            return ""
+        return self._message(record)
 
-    def _text(self, record: logging.LogRecord) -> str:
+    def _of_sweep(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
         message = record.getMessage()
-        if (event is LogEvent.JOB_ERROR or ENDED.search(message)) and _is_interrupted(message):
+        is_end = event is LogEvent.JOB_ERROR or is_of_an_end(message)
+        if event in QUIET_EVENTS or (is_end and _is_interrupted(message)):
             return ""
         values: dict[str, Any] = record.__dict__
         match event:
@@ -314,33 +218,44 @@ class LogHandler(LogHandlerBase):
                 return self._colour(RED, self.format(record))
             case LogEvent.SHELLCMD:
                 return values.get("shellcmd") or values.get("cmd") or ""
-        return "" if event in QUIET_EVENTS else self._message(record)
+        return self._message(record)
 
-    def _run_info(self, stats: dict[str, int]) -> str:
+    def _run_info(self, stats: Mapping[str, int]) -> str:
         self.budget = budget.read()
         self.remaining = Counter[str]()
         for rule, count in stats.items():
             if rule != "total":
                 self.remaining[own_name(rule)] += count
-        runs = {rule: n for rule, n in self.remaining.items() if rule not in UNCOUNTED}
+        runs = _measuring(self.remaining)
         if not runs:
             return ""
-        counts = ", ".join(f"{count} {rule}" for rule, count in runs.items())
-        return f"{sum(runs.values())} runs: {counts}"
+        counts = []
+        for rule, count in self.remaining.items():
+            if rule not in UNCOUNTED:
+                counts.append(f"{count} {rule}")
+        return self.text("runs", count=runs, counts=", ".join(counts))
 
-    def _job_info(self, values: dict[str, Any], now: float) -> None:
-        measured = values["wildcards"].get("run")
-        name = short(measured) if measured else _name(values)
-        name = name or str(values["rule_msg"] or "")
-        files = tuple(values["output"]), tuple(values["log"] or ())
+    def _job_info(self, job: Mapping[str, Any], now: float) -> None:
+        measured = job["wildcards"].get("run")
+        name = name_of(job)
+        if measured:
+            name = short(measured)
         self.started = self.started or now
-        self.running[values["jobid"]] = Run(own_name(values["rule_name"]), name, now, *files)
+        self.running[job["jobid"]] = Run(
+            rule=own_name(job["rule_name"]),
+            name=name or str(job["rule_msg"] or ""),
+            started=now,
+            output=tuple(job["output"]),
+            log=tuple(job["log"] or ()),
+        )
 
     def _finished(self, job_id: int, now: float) -> str:
-        if (run := self.running.pop(job_id, None)) is None:  # its start was not told: --quiet
+        run = self.running.pop(job_id, None)
+        if run is None:  # its start was not told: --quiet
             return ""
         self.finished[run.rule] += 1
-        self.remaining[run.rule] -= self.remaining[run.rule] > 0
+        if self.remaining[run.rule] > 0:
+            self.remaining[run.rule] -= 1
         remark = row_remark(run.output)
         if remark.status == NOT_MEASURED:
             self.skipped.append((run, remark))
@@ -348,46 +263,68 @@ class LogHandler(LogHandlerBase):
         if run.rule == "figure":  # a line for all, before the page's
             self.figures.append(now - run.started)
             return ""
-        place = self.place
-        began = self.started
-        words = [f"{place(run.rule)}{run.rule}  {run.name}".rstrip(), duration(now - run.started)]
-        if self.budget is not None:
-            words += [_bar(self.budget.elapsed_s(), 60 * self.budget.plan["budget_min"])]
-        elif budget.rest is not None and (folder := _folder(run)) in budget.rest.runs_s:
-            left = budget.rest.after(folder, now - run.started, now - began)
-            words += [f"{_bar(now - began, now - began + left)}, about {duration(left)} left"]
-        line = " · ".join(words)
-        lines = self._left_out() if run.rule in UNCOUNTED else []
-        if self.figures:
-            lines.append(
-                f"{place('figure')}{len(self.figures)} figures · {duration(sum(self.figures))}"
-            )
-            self.figures.clear()
-        said = (
-            self._colour(YELLOW, f"{line}\n    {remark.status}: {remark.message}")
-            if remark.status
-            else self._colour(GREEN, line)
-        )
-        return "\n".join([*lines, said])
+        lines = []
+        if run.rule in UNCOUNTED:
+            lines += self._left_out()
+        lines += self._drawn()
+        line = self._measured(run, now)
+        if remark.status:
+            status = self.text.name("status", remark.status)
+            lines.append(self._colour(YELLOW, f"{line}\n    {status}: {remark.message}"))
+        else:
+            lines.append(self._colour(GREEN, line))
+        return "\n".join(lines)
 
-    def _job_error(self, job: dict[str, Any]) -> str:
+    def _measured(self, run: Run, now: float) -> str:
+        """The line of a run that ended: its time, and where the budget or the estimate stands."""
+        seconds = now - run.started
+        began = now - self.started  # seconds ago
+        parts = [f"{self.place(run.rule)}{run.rule}  {run.name}".rstrip()]
+        parts.append(self.text.duration(seconds))
+        folder = _folder(run)
+        if self.budget is not None:
+            whole = 60 * self.budget.plan["budget_min"]
+            parts.append(_bar(self.budget.elapsed_s(), whole, self.text))
+        elif budget.rest is not None and folder in budget.rest.runs_s:
+            left = budget.rest.after(folder, seconds, began)
+            bar = _bar(began, began + left, self.text)
+            parts.append(self.text("left", bar=bar, left=left))
+        return " · ".join(parts)
+
+    def _drawn(self) -> list[str]:
+        """The line of the figures that were drawn since the last such line, if any."""
+        if not self.figures:
+            return []
+        words = self.text("figures", count=len(self.figures), seconds=sum(self.figures))
+        self.figures.clear()
+        return [f"{self.place('figure')}{words}"]
+
+    def _job_error(self, job: Mapping[str, Any]) -> str:
         run = self.running.pop(job["jobid"], None)  # Snakemake may start it again
-        lines = [f"Failed: {job['rule_name']}  {run.name if run else ', '.join(job['output'])}"]
-        lines += [f"    {job['rule_msg']}"] if job.get("rule_msg") else []
-        lines += [f"    {key}: {value}" for key, value in (job.get("aux") or {}).items()]
-        lines += [f"    command: {job['shellcmd'].strip()}"] if job.get("shellcmd") else []
+        name = ", ".join(job["output"])
+        if run:
+            name = run.name
+        lines = [self.text("failed", rule=job["rule_name"], name=name)]
+        if job.get("rule_msg"):
+            lines.append(f"    {job['rule_msg']}")
+        for key, value in (job.get("aux") or {}).items():
+            lines.append(f"    {key}: {value}")
+        if job.get("shellcmd"):
+            lines.append(f"    {self.text('command', command=job['shellcmd'].strip())}")
         for log in job["log"]:
-            path = log.removesuffix(" (check log file(s) for error details)")
-            lines += tail(path, self.common_settings.show_failed_logs)
+            lines += tail(path_of_log(log), self.common_settings.show_failed_logs, self.text)
         return self._colour(RED, "\n".join(lines))
 
     def _message(self, record: logging.LogRecord) -> str:
+        """What Snakemake says besides events, unless it says so in every run."""
         text = record.getMessage().strip()
-        if text.startswith(NOISE):
+        if is_routine(text) or text in ("", "None"):
             return ""
         if record.levelno <= logging.INFO:
-            return "" if text in ("", "None") else text
-        return self._colour(RED if record.levelno >= logging.ERROR else YELLOW, text)
+            return text
+        if record.levelno >= logging.ERROR:
+            return self._colour(RED, text)
+        return self._colour(YELLOW, text)
 
     def _colour(self, code: int, text: str) -> str:
         if self.is_coloured:
@@ -395,21 +332,27 @@ class LogHandler(LogHandlerBase):
         return text
 
 
-def _name(job: dict[str, Any]) -> str:
-    """The run that a job measures, else its first output."""
-    return str(job["wildcards"].get("run") or ", ".join(job["output"][:1]))
+def _measuring(jobs: Mapping[str, int]) -> int:
+    """Number of the jobs, by rule, that measure."""
+    return sum(count for rule, count in jobs.items() if rule not in UNCOUNTED)
 
 
-def tail(path: str, is_shown: bool) -> list[str]:
+def tail(path: str, is_shown: bool, text: Texts) -> list[str]:
     """The path of a log and, where `is_shown`, its last lines, indented."""
     lines = _lines(path)
-    if not lines or not is_shown:
-        return [
-            f"    log: {path}"
-            + ("" if lines else " (empty)" if os.access(path, os.R_OK) else " (not there)")
-        ]
-    skipped = [f"    | … {len(lines) - TAIL} lines before"] if len(lines) > TAIL else []
-    return [f"    log: {path}", *skipped, *(f"    | {line}" for line in lines[-TAIL:])]
+    if not lines:
+        key = "log_absent"
+        if os.access(path, os.R_OK):
+            key = "log_empty"
+        return [f"    {text(key, path=path)}"]
+    shown = [f"    {text('log', path=path)}"]
+    if not is_shown:
+        return shown
+    before = len(lines) - TAIL
+    if before > 0:
+        shown.append(f"    | {text('lines_before', count=before)}")
+    shown += [f"    | {line}" for line in lines[-TAIL:]]
+    return shown
 
 
 @dataclass(frozen=True)
@@ -424,18 +367,22 @@ class Remark:
 def row_remark(outputs: Iterable[str]) -> Remark:
     """Outcome of the `row.csv` among a job's outputs."""
     row: dict[str, str] = {}
-    for path in (output for output in outputs if output.endswith("row.csv")):
-        with suppress(OSError), open(path, newline="", encoding="utf-8") as file:
-            row = next(csv.DictReader(file), {})
+    for path in outputs:
+        if path.endswith("row.csv"):
+            with suppress(OSError), open(path, newline="", encoding="utf-8") as file:
+                row = next(csv.DictReader(file), {})
     if row.get("status", "ok") == "ok":
         return Remark()
-    message = verdicts.message(row.get("message"))
+    message = verdicts.message(row.get("message"), usual_language())
     return Remark(row["status"], message, row.get("ended_by", ""))
 
 
-def _bar(so_far_s: float, of_s: float) -> str:
-    full = round(BAR * min(1.0, so_far_s / of_s)) if of_s > 0 else BAR
-    return f"{'█' * full}{'░' * (BAR - full)} {duration(so_far_s)} of {duration(of_s)}"
+def _bar(so_far_s: float, whole_s: float, text: Texts) -> str:
+    full = BAR
+    if whole_s > 0:
+        full = round(BAR * min(1.0, so_far_s / whole_s))
+    bar = f"{'█' * full}{'░' * (BAR - full)}"
+    return text("so_far", bar=bar, so_far=so_far_s, whole=whole_s)
 
 
 def _lines(path: str) -> list[str]:

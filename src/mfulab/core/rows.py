@@ -169,9 +169,9 @@ def is_in_range(value: Any) -> bool:
     return not value or SMALLEST <= abs(value) <= LARGEST
 
 
-def impossible(row: Row, now: datetime) -> str | None:
-    """Describes the first value of a row that no measurement can have written, such as a number out
-    of range or a future date. None if all are possible."""
+def impossible(row: Row, now: datetime) -> Said | None:
+    """The sentence for the first value of a row that no measurement can have written, such as a
+    number out of range or a future date. None if all are possible."""
     for name, value in row.model_dump(exclude_none=True).items():
         problem = None
         if isinstance(value, str):
@@ -183,7 +183,7 @@ def impossible(row: Row, now: datetime) -> str | None:
     return _impossible_start(row.started_at, now)
 
 
-def _impossible_number(name: str, value: float) -> str | None:
+def _impossible_number(name: str, value: float) -> Said | None:
     """Reason why a number cannot have been measured; None if it can, and for NaN."""
     is_error = name.endswith("_error")
     if value != value:
@@ -193,24 +193,24 @@ def _impossible_number(name: str, value: float) -> str | None:
         return None
     is_tiny = abs(value) < 1 and (name == "loss" or is_error)
     if not (is_in_range(value) or is_tiny or name.startswith(OF_A_FORMAT)):
-        return f"{name}={str(value)[:24]}: out of range"
+        return Said("cell_out_of_range", {"cell": name, "value": str(value)[:24]})
     if value < 0 and name not in SIGNED:
-        return f"{name}={value:g}: below zero"
+        return Said("cell_below_zero", {"cell": name, "value": value})
     if value == 0 and PEAK.fullmatch(name):
-        return f"{name}=0: no peak of a device"
+        return Said("cell_no_peak", {"cell": name})
     return None
 
 
-def _impossible_start(started_at: str, now: datetime) -> str | None:
+def _impossible_start(started_at: str, now: datetime) -> Said | None:
     """Reason why a run cannot have started at that time; None if it can, and for an empty text."""
     try:
         ahead = _ahead(started_at, now)
     except ValueError:
-        return f"started_at={started_at[:40]}: no date"
+        return Said("start_no_date", {"started_at": started_at[:40]})
     if ahead > MOST_AHEAD:
-        return f"started_at={started_at}: a date to come"
+        return Said("start_to_come", {"started_at": started_at})
     if ahead < EPOCH - now:
-        return f"started_at={started_at}: a date before 1970, which no clock of a computer tells"
+        return Said("start_before_1970", {"started_at": started_at})
     return None
 
 
@@ -220,15 +220,16 @@ def is_json(field: FieldInfo) -> bool:
     return isinstance(extra, dict) and extra.get("json") is True
 
 
-def _impossible_text(row: Row, name: str, value: str) -> str | None:
+def _impossible_text(row: Row, name: str, value: str) -> Said | None:
     """Reason why a text cell cannot have been measured; None if it can."""
     if is_json(type(row).model_fields[name]):
         try:
             parse_json(value)
         except ValueError as error:
-            return f"{name}={value[:40]!r}: not JSON ({error})"
+            begins = {"cell": name, "begins": value[:40]}
+            return Said("cell_not_json", {**begins, "error": str(error)})
     elif len(value) > LONGEST_TEXT:
-        return f"{name}={value[:40]!r}…: longer than {LONGEST_TEXT:,} characters"
+        return Said("cell_too_long", {"cell": name, "begins": value[:40], "most": LONGEST_TEXT})
     return None
 
 

@@ -110,6 +110,11 @@ def root(laid_out, tmp_path) -> Path:
     return tmp_path
 
 
+def reason_of(row: dict[str, str]) -> dict[str, dict[str, object]]:
+    """Why a row is unreadable, as a key and its numbers."""
+    return json.loads(row["message"])["row_unreadable"]["reason"]["of_source"]["reason"]
+
+
 def row_of(root: Path, step: str = "profile_step", word: str = "") -> Path:
     return next(
         path
@@ -163,7 +168,8 @@ def test_a_time_that_no_step_takes_is_no_number(root):
     spoil(row_of(root, word="inference"), "time_s", "1e-320")
     found = lines(tables_of(root) / "profile.csv")
     [row] = [row for row in found if row["status"] == "failed"]
-    assert "time_s=1e-320" in row["message"] or "out of range" in row["message"]
+    said = {"cell": "time_s", "value": "1e-320"}
+    assert reason_of(row) == {"cell_out_of_range": said}
     assert figures.render("roofline", frames.read(root / "tables")[0])
 
 
@@ -174,7 +180,7 @@ def test_a_peak_of_zero_is_no_number(root, column):
     spoil(row_of(root, "ceilings", "fp32"), column, "0")
     found = lines(tables_of(root) / "ceilings.csv")
     [row] = [row for row in found if row["status"] == "failed"]
-    assert f"{column}=0" in row["message"]
+    assert reason_of(row) == {"cell_no_peak": {"cell": column}}
     figures.render("ceilings", frames.read(root / "tables")[0])
 
 
@@ -199,7 +205,8 @@ def test_the_row_of_another_run_is_not_taken_for_this_one(root, run):
     found = lines(tables_of(root) / "profile.csv")
     [row] = [row for row in found if row["status"] == "failed"]
     assert row["run"] == path.parent.name
-    assert "a row of another run than" in row["message"]
+    named = {"run": run and other, "hardware": path.parents[2].name}
+    assert reason_of(row) == {"row_of_another": named}
     assert str(path) in row["message"]
 
 
@@ -214,8 +221,11 @@ def test_a_recorded_row_without_a_run_of_its_own_is_named(root, run):
     files.write_csv(folder / "profile.csv", recorded)
     found = build.collect(reference=root / "reference")
     assert len(found.records["profile"]) == len(measured) - 1
-    [problem] = [line for line in found.upkeep if "run=" in line]
-    assert "profile.csv, line 4" in problem
+    [problem] = found.upkeep
+    assert (problem.key, problem.numbers["line"]) == ("line_unreadable", 4)
+    assert problem.numbers["file"] == str(folder / "profile.csv")
+    reason = problem.numbers["reason"]
+    assert reason.key == ("run_there_twice" if run else "run_empty")
 
 
 def test_a_column_of_another_shape_costs_its_row_alone(root):
@@ -238,9 +248,11 @@ def test_a_column_of_another_shape_costs_its_row_alone(root):
 def test_samples_without_end_are_named_and_not_read(root):
     path = row_of(root).with_name("samples.csv")
     path.write_text("window,step,time_s\n" + "0,0,1.0\n" * (1 << 20))
-    problems = [line["problem"] for line in lines(tables_of(root) / "problems.csv")]
-    assert len(problems) == 1
-    assert f"{path}: larger than 8 MiB" in problems[0]
+    [problem] = lines(tables_of(root) / "problems.csv")
+    said = json.loads(problem["said"])["run_shown_without"]
+    assert said["reason"] == {
+        "of_source": {"source": str(path), "reason": {"larger_than": {"mib": 8}}}
+    }
 
 
 @pytest.mark.parametrize("what", slow.few(PLANTED, 2))

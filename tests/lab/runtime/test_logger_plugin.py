@@ -1,6 +1,8 @@
 """The logger plugin under the real Snakemake: what a user sees while a sweep runs or fails."""
 
 import io
+import json
+import logging
 import os
 import pty
 import re
@@ -9,16 +11,20 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 from support.processes import HANGS_S
 from support.slow import few
 
 import snakemake_logger_plugin_mfulab as plugin
+from mfulab.core.language import Texts
 from mfulab.core.language.quantities import duration
+from mfulab.core.terminal_language import terminal_texts
 from mfulab.lab.runtime import budget, endings, lifetime
-from snakemake_logger_plugin_mfulab import TAIL, Remark, Run, row_remark, tail
+from snakemake_logger_plugin_mfulab import TAIL, Remark, Run, dry_run, row_remark, startup, tail
 
 SNAKEFILE = """
 rule all:
@@ -72,7 +78,7 @@ def test_a_sweep_tells_each_run_in_one_line_and_one_without_runs_says_so(toy: Pa
     first = next(line for line in lines if re.search("measure  [ab]", line))
     assert re.search(r"^[1-5]/5 measure  (a|b) · [\d.]+ s$", first)
     found = lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1]
-    assert found == "    out_of_memory: needs 90 GB"
+    assert found == "    out of memory: needs 90 GB"
     left_out = next(line for line in lines if "not measured" in line)
     assert "2 not measured: measure late" in left_out or "2 not measured: measure later" in left_out
     assert left_out.endswith("budget_min=1. To measure it: snakemake")
@@ -111,8 +117,8 @@ def test_a_dry_run_names_some_runs_counts_all_and_writes_nothing(toy: Path) -> N
     )
     assert re.findall(r"^measure +100$", done.stdout, flags=re.MULTILINE)
     assert re.findall(r"run0$", done.stdout, flags=re.MULTILINE)
-    assert f"… and {101 - plugin.LISTED} more" in done.stdout
-    assert len(done.stdout.splitlines()) < plugin.LISTED + 12
+    assert f"… and {101 - dry_run.LISTED} more" in done.stdout
+    assert len(done.stdout.splitlines()) < dry_run.LISTED + 12
     assert not (toy / "out").exists()
 
 
@@ -176,6 +182,7 @@ def test_snakemake_finds_the_plugin_by_its_name() -> None:
 def handler_of(**remaining: int) -> plugin.LogHandler:
     """A handler without Snakemake, to which so many jobs of each rule were announced."""
     handler = plugin.LogHandler.__new__(plugin.LogHandler)
+    handler.text = terminal_texts("sweep_log")
     handler.finished, handler.remaining, handler.running, handler.started = (
         Counter(),
         Counter(remaining),
@@ -266,6 +273,58 @@ def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:
     assert handler._left_out() == []
 
 
+def test_each_line_of_a_sweep_is_korean_in_a_korean_terminal(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    monkeypatch.setattr(budget, "rest", budget.Rest({"cpu/s/a": 60.0}, {"cpu/s/a": "s"}, 6.0, 20.0))
+    handler = handler_of(s=2)
+    words = handler._run_info({"s": 2, "total": 2})
+    assert words == Texts("ko", "sweep_log")("runs", count=2, counts="2 s")
+    handler.running[1] = Run("s", "a", 0.0, ("results/cpu/s/a/row.csv",))
+    lines = [words, handler._finished(1, 60.0)]
+    ended_by = endings.ending(endings.LEFT_OUT, budget_min=1, command="snakemake")
+    handler.skipped = [(Run("s", name, 0.0), Remark("not_measured", "", ended_by)) for name in "ab"]
+    lines += handler._left_out()
+    handler.figures = [1.0]
+    lines += handler._drawn()
+    row = tmp_path / "row.csv"
+    message = json.dumps({"row_absent": {"path": "here"}}).replace('"', '""')
+    row.write_text(f'status,message\nout_of_memory,"{message}"\n')
+    lines.append(row_remark([str(row)]).message)
+    for error in (AssertionError, ValueError):
+        with pytest.raises(SystemExit) as said:
+            startup.config_of(["model=#"], Mock(side_effect=error))
+        lines.append(str(said.value))
+    for line in lines:
+        assert re.search("[가-힣]", line), line
+        assert not re.search("left|measured|figure|budget.* of |absent|blank", line), line
+
+
+def record(event: LogEvent | None, message: str = "", **values: object) -> logging.LogRecord:
+    made = logging.LogRecord("snakemake", logging.INFO, "", 0, message, (), None)
+    made.__dict__ |= {"event": event, **values}
+    return made
+
+
+def job(name: str, reason: str) -> logging.LogRecord:
+    of_job = {"rule_name": "measure", "rule_msg": name, "reason": reason}
+    return record(LogEvent.JOB_INFO, **of_job, wildcards={}, output=[])
+
+
+def test_a_dry_run_ends_with_the_second_count_whatever_snakemake_says_then() -> None:
+    handler = handler_of()
+    handler.dry_run = dry_run.DryRun(handler.text)
+    stats = {"measure": 3, "total": 3}
+    assert handler._of_dry_run(record(LogEvent.RUN_INFO, stats=stats)) == ""
+    for process in ("a", "a,replicate=2"):
+        assert handler._of_dry_run(job(process, "Missing output files: a")) == ""
+    handler._of_dry_run(job("b", "Code has changed"))
+    assert handler._of_dry_run(record(None, "a note of a user")) == "a note of a user"
+    found = handler._of_dry_run(record(LogEvent.RUN_INFO, stats=stats)).splitlines()
+    assert found[:3] == ["a × 2", "b  (Code has changed)", ""]
+    assert [line.split() for line in found[3:]] == [["measure", "3"], ["total", "3"]]
+    assert handler._of_dry_run(record(None, "This was a dry-run (flag -n).")) == ""
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
@@ -283,13 +342,17 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 
 def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:
     missing = str(tmp_path / "row.csv")
-    assert tail(missing, True) == [f"    log: {missing} (not there)"]
+    text = Texts("en", "sweep_log")
+    assert tail(missing, True, text) == [f"    {text('log_absent', path=missing)}"]
     assert row_remark([missing]) == Remark()
     (tmp_path / "log").write_text("x\n" * (TAIL + 5))
-    shown = tail(str(tmp_path / "log"), True)
-    assert shown[1] == "    | … 5 lines before"
+    shown = tail(str(tmp_path / "log"), True, text)
+    assert shown[1] == f"    | {text('lines_before', count=5)}"
     assert len(shown) == TAIL + 2
-    assert tail(str(tmp_path / "log"), False) == [f"    log: {tmp_path / 'log'}"]
+    assert tail(str(tmp_path / "log"), False, text) == shown[:1]
+    (tmp_path / "log").write_text("")
+    empty = text("log_empty", path=tmp_path / "log")
+    assert tail(str(tmp_path / "log"), True, text) == [f"    {empty}"]
 
 
 @pytest.mark.slow

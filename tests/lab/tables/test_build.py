@@ -20,6 +20,7 @@ from support.slow import few
 from mfulab.cli.main import main
 from mfulab.core.files import read_csv, write_csv
 from mfulab.core.language import verdicts
+from mfulab.core.said import Said, of_cell
 from mfulab.lab.report import frames
 from mfulab.lab.tables import build, records
 from mfulab.lab.tables.columns import columns
@@ -106,8 +107,9 @@ def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
     profile = frames.read(make(planned))[0]["profile"]
     broken = profile[profile["run"] == folder.name].iloc[0]
     assert broken["status"] == "failed"
-    assert str(folder / "row.csv") in verdicts.message(broken["message"])
-    assert "measured anew" in verdicts.message(broken["message"])
+    said = of_cell(broken["message"])
+    assert said.key == "row_unreadable"
+    assert said.numbers["reason"].numbers["source"] == str(folder / "row.csv")
 
 
 @pytest.mark.parametrize(("days", "is_said"), few([(0.9, False), (1.5, True), (300, True)], 2))
@@ -156,7 +158,8 @@ def test_a_missing_row_is_a_failed_row(planned):
     folder = next((planned.parents[1] / "bench_matmul").iterdir())
     (folder / "row.csv").unlink()
     matmul = frames.read(make(planned))[0]["matmul"]
-    assert "does not exist" in matmul[matmul["run"] == folder.name].iloc[0]["message"]
+    message = matmul[matmul["run"] == folder.name].iloc[0]["message"]
+    assert of_cell(message) == Said("row_absent", {"path": str(folder / "row.csv")})
 
 
 def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
@@ -369,7 +372,9 @@ def test_a_broken_line_of_a_recorded_table_is_left_out_and_named(tmp_path):
     (folder / "profile.csv").write_text("hardware,run,time_s\nmachine,a,0.5\nmachine,b,fast\n")
     collected = build.collect(reference=tmp_path / "reference")
     assert [row["run"] for row in collected.records["profile"]] == ["a"]
-    assert "profile.csv, line 3: time_s='fast'" in collected.upkeep[0]
+    first = collected.upkeep[0]
+    assert (first.key, first.numbers["line"]) == ("line_unreadable", 3)
+    assert "time_s='fast'" in str(first)
 
 
 def test_tables_have_the_columns_that_are_promised(tables):
@@ -455,20 +460,24 @@ def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "key", "numbers"),
     [
         (
             lambda header, cells: (f"{header},status", f"{cells},ok"),
-            "two columns are called 'status'",
+            "columns_alike",
+            {"name": "'status'"},
         ),
-        (lambda header, cells: (header, cells.replace(",ok,", ",,", 1)), "status: empty"),
+        (lambda header, cells: (header, cells.replace(",ok,", ",,", 1)), "status_empty", {}),
         (
             lambda header, cells: (header, cells.replace("xeon-4c", "elsewhere", 1)),
-            "hardware='elsewhere'",
+            "row_of_another",
+            {"run": "all", "hardware": "elsewhere"},
         ),
     ],
 )
-def test_a_row_that_says_two_things_none_or_another_machines_is_named(tmp_path, change, words):
+def test_a_row_that_says_two_things_none_or_another_machines_is_named(
+    tmp_path, change, key, numbers
+):
     folder = tmp_path / "xeon-4c/environment/all"
     folder.mkdir(parents=True)
     row = MEASUREMENTS["environment"].row(hardware="xeon-4c", run="all", device="cpu")
@@ -478,7 +487,8 @@ def test_a_row_that_says_two_things_none_or_another_machines_is_named(tmp_path, 
     (folder / "row.csv").write_text("\n".join([*change(header, cells), ""]))
     found = read_row(folder, "environment")
     assert found["status"] == "failed"
-    assert words in verdicts.message(found["message"])
+    reason = of_cell(found["message"]).numbers["reason"].numbers["reason"]
+    assert (reason.key, reason.numbers) == (key, numbers)
 
 
 def test_a_rank_that_is_no_number_costs_its_row(tmp_path):

@@ -83,6 +83,18 @@ def test_no_figure_or_command_reads_a_counter(table):
     assert unread_columns.is_read("mfu_percent")
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_of_its_own_is_read_or_kept_for_a_reason(table):
+    assert of_scripts("unread_columns").unread(table) == []
+
+
+def test_a_column_that_is_kept_for_a_reason_exists_and_has_no_other():
+    unread_columns = of_scripts("unread_columns")
+    declared = {name for table in TABLES for name in columns.fields(table)}
+    read = {name for name in unread_columns.KEPT if unread_columns.is_read(name)}
+    assert (unread_columns.KEPT.keys() - declared, read) == (set(), set())
+
+
 def test_counters_are_one_column_and_come_back_as_they_were():
     row = {"run": "a", "warm_up_s": 0.0, "copy_percent": 2.5, "throttled_percent": math.nan}
     [cells] = columns.written("profile", [row])

@@ -279,6 +279,35 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
     assert capsys.readouterr().out.startswith("0 runs copied"), "the same again"
 
 
+def test_a_plan_of_a_participant_changes_its_folders_and_no_other_text(tmp_path: Path) -> None:
+    """A reason, an override or the name of a run may hold what looks like a folder."""
+    there = tmp_path / "given/ann"
+    make(there, "environment", "all", "cpu-2c")
+    path = make_plan(there, "cpu-2c", "all")
+    plan = json.loads(path.read_text())
+    folders = {
+        "ceilings": {"compute": "results/cpu-2c/ceilings/a"},
+        "flops_folder": "results/count_flops/a",
+    }
+    plan["runs"][0] |= folders
+    told = "results/cpu-2c/ was full"
+    plan["excluded"] = [{"step": "environment", "run": "other", "because": told}]
+    plan["overrides"] = ["results/cpu-2c/=1"]
+    path.write_text(json.dumps(plan))
+    collect([tmp_path / "given"], tmp_path / "here", in_class=True)
+    [merged] = (tmp_path / "here/cpu-2c--ann/plan").glob("*.json")
+    found = json.loads(merged.read_text())
+    [run] = found["runs"]
+    assert (found["hardware"], run["folder"]) == (
+        "cpu-2c--ann",
+        "results/cpu-2c--ann/environment/all",
+    )
+    assert run["ceilings"] == {"compute": "results/cpu-2c--ann/ceilings/a"}
+    assert run["flops_folder"] == "results/count_flops/a"
+    assert found["excluded"][0]["because"] == told
+    assert found["overrides"] == ["results/cpu-2c/=1"]
+
+
 def test_two_participants_of_one_name_are_refused_first(tmp_path: Path, capsys) -> None:
     for name in ("Ann", "ann.1"):
         make(tmp_path / "given" / name, "environment", "all", "cpu-2c")

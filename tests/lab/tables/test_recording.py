@@ -16,6 +16,7 @@ from support.workflow_copy import ROOT
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import write_csv, write_json
+from mfulab.core.said import Said
 from mfulab.lab.planning.foundations import foundations
 from mfulab.lab.tables import build, records
 from mfulab.lab.tables import recording as recordings
@@ -201,7 +202,10 @@ def test_an_experiment_that_was_not_measured_is_named(results, recording):
 
 def test_an_imprecise_time_is_not_recorded():
     row = {"run": "model=a", "status": "ok", "precision_percent": 26.0}
-    assert "less than ±25 %, such as model=a" in next(unfit({"profile": [row], "environment": []}))
+    [said] = unfit({"profile": [row], "environment": []})
+    doubt = Said("trust.imprecise", {"count": 1, "run": "model=a"})
+    assert said == Said("rows_unfit", {"table": "profile", "doubt": doubt})
+    assert "±25" in str(said), "a key of the section of doubts"
     assert list(unfit({"profile": [row | {"precision_percent": 24.0}], "environment": []})) == []
 
 

@@ -24,9 +24,12 @@ class Keyed(Protocol):
 
 def sentence(key: str, numbers: Mapping[str, object], language: str = "en") -> str:
     """The sentence for a key, with its numbers filled in; the key itself if no catalogue has it or
-    the numbers do not fit."""
+    the numbers do not fit. `SECTION.KEY` names a key of another section."""
     try:
         values = {name: _in_words(value, language) for name, value in numbers.items()}
+        section, _, name = key.rpartition(".")
+        if section:
+            return Texts(language, section)(name, **values)
         texts = next(texts for texts in _sections(language) if texts.has(key))
         return texts(key, **values)
     except (AttributeError, StopIteration, KeyError, ValueError, TypeError):

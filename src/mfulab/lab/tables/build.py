@@ -15,7 +15,7 @@ from mfulab.device import is_gpu
 from mfulab.lab.tables import cards, details, replicates
 from mfulab.lab.tables import records as read
 from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary, written
-from mfulab.lab.tables.records import Collected, ceiling_name, first_line, identity
+from mfulab.lab.tables.records import Collected, ceiling_name, first_fault, identity
 from mfulab.measurements.registry import NO_MACHINE, TABLES
 from mfulab.mfu import headroom, join, traced
 from mfulab.mfu import job as jobs
@@ -73,7 +73,7 @@ def _add_recorded(everything: Collected, reference: Path, name: str) -> None:
         if is_inside(folder, reference):
             _add_machine(everything, folder, is_measured_here)
         else:
-            everything.upkeep.append(f"{folder}: leads out of the recordings and is not read.")
+            everything.upkeep.append(Said("recording_leads_out", {"path": str(folder)}))
     public = read.from_recorded(reference / PUBLIC)
     if is_measured_here:
         # Public runs would crowd out one's own, and public traces are for those who have a GPU.
@@ -255,7 +255,7 @@ def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
         ) as error:
             row |= {
                 "status": "failed",
-                "message": cell_of(Said("cannot_be_joined", {"error": first_line(error)})),
+                "message": cell_of(Said("cannot_be_joined", {"error": first_fault(error)})),
             }
 
 

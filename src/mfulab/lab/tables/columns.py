@@ -17,6 +17,7 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.measurement import Measurement
 from mfulab.core.parts import Record, leave_out, pick_all
 from mfulab.core.rows import COUNTERS, json_column
+from mfulab.core.said import Said
 from mfulab.measurements.registry import TABLES
 
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
@@ -55,6 +56,14 @@ UNITS = {
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 
 Records = dict[str, list[Record]]
+
+
+class CellError(ValueError):
+    """A cell or row of a table that cannot be valid; `said` is the sentence that says why."""
+
+    def __init__(self, said: Said) -> None:
+        self.said = said
+        super().__init__(str(said))
 
 
 class Column(BaseModel):
@@ -120,11 +129,11 @@ def _has_value(value: object) -> bool:
 
 
 def with_counters(cells: Mapping[str, str]) -> dict[str, str]:
-    """Returns a line's cells with one more cell for each counter. Raises ValueError if the column
+    """Returns a line's cells with one more cell for each counter. Raises CellError if the column
     `counters` is not a JSON object."""
     values = parse_json(cells.get(COUNTERS) or "{}")
     if not isinstance(values, dict):
-        raise ValueError(f"{COUNTERS}={cells[COUNTERS][:40]!r}: no object")
+        raise CellError(Said("cell_no_object", {"cell": COUNTERS, "begins": cells[COUNTERS][:40]}))
     return {**cells, **{name: str(value) for name, value in values.items()}}
 
 

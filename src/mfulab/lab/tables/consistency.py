@@ -7,8 +7,8 @@ from itertools import pairwise
 import pandas as pd
 
 from mfulab.core.json_text import parse_json
-from mfulab.core.language import Texts
 from mfulab.core.parts import Row
+from mfulab.core.said import Said
 from mfulab.mfu.causes import ABOVE_PEAK
 
 # % by which the sum of a step's phases, timed separately, may differ from the step's time
@@ -68,13 +68,11 @@ def above_peak(rows: pd.DataFrame) -> pd.Series:
     return above
 
 
-def unfit(records: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """Yields reasons not to publish a machine's rows: one line for each reason and table."""
-    text = Texts("en", "trust")
+def unfit(records: Mapping[str, Sequence[Row]]) -> Iterator[Said]:
+    """Yields reasons not to publish a machine's rows: a sentence for each reason and table."""
     for table, table_rows in records.items():
-        rows = pd.DataFrame([row for row in table_rows if row["status"] == "ok"]).dropna(
-            axis=1, how="all"
-        )
+        measured = [row for row in table_rows if row["status"] == "ok"]
+        rows = pd.DataFrame(measured).dropna(axis=1, how="all")
         masks = failed(rows)
         if "mfu_percent" in rows:
             masks["above_peak"] = above_peak(rows)
@@ -82,10 +80,13 @@ def unfit(records: Mapping[str, Sequence[Row]]) -> Iterator[str]:
             masks["imprecise"] = rows["precision_percent"] > WIDEST
         for key, mask in masks.items():
             if mask.any():
-                yield f"{table}.csv: {text(key, count=int(mask.sum()), run=rows.loc[mask, 'run'].iloc[0])}"
+                first = str(rows.loc[mask, "run"].iloc[0])
+                doubt = Said(f"trust.{key}", {"count": int(mask.sum()), "run": first})
+                yield Said("rows_unfit", {"table": table, "doubt": doubt})
     for row in records["environment"]:
         for name, value in parse_json(row["thread_settings"] or "{}").items():
-            yield f"environment.csv: {row['run']}: {name}={value} was set, which most machines do not have."
+            setting = {"name": name, "value": str(value)}
+            yield Said("variable_was_set", {"run": row["run"], **setting})
 
 
 def _updates(rows: pd.DataFrame) -> pd.Series:

@@ -20,7 +20,7 @@ LOG_CHARACTERS = 2000
 OPERATORS = 12  # shown, the longest
 MOST_EARLIER = 30  # earlier results of a run
 EARLIER = ("started_at", "commit", "time_s")
-PARTS = ("samples", "series", "operators")
+WITHOUT = "run_shown_without"  # key of a problem with a file of a run
 SKIPPED = {"window", "sample", "step", "repetition", "round"}
 IDENTITY = ("hardware", "recorded", "run")
 MOST_SERIES = 200  # runs in series.csv
@@ -29,10 +29,9 @@ SERIES_POINTS = 400  # of each run
 
 def describe(folder: Path, problems: Problems) -> Record:
     """Collects the details of a run's folder. Missing and unreadable ones have no key."""
-    without = "The page shows its run without it."
-    samples, polled, operators = (
-        read_lines(folder / f"{name}.csv", problems, without) for name in PARTS
-    )
+    samples = read_lines(folder / "samples.csv", problems, WITHOUT)
+    polled = read_lines(folder / "series.csv", problems, WITHOUT)
+    operators = read_lines(folder / "operators.csv", problems, WITHOUT)
     log = ""
     with suppress(FileNotFoundError, UnreadableError):
         lines = read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()
@@ -54,7 +53,7 @@ def earlier(folder: Path) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
     for root in folder.parents[1:3]:
         for path in (root / SUPERSEDED / folder.relative_to(root)).glob("*/row.csv"):
-            rows += read_lines(path, [], "")
+            rows += read_lines(path, [], WITHOUT)
     found = [pick_all(row, EARLIER) for row in rows if all(map(row.get, EARLIER))]
     return sorted(found, key=lambda row: row["started_at"])[-MOST_EARLIER:]
 
@@ -116,7 +115,7 @@ def series(runs: Iterable[tuple[Mapping[str, object], Path]]) -> list[Record]:
     found: list[Record] = []
     count = 0
     for row, folder in runs:
-        lines = read_lines(folder / "series.csv", [], "")
+        lines = read_lines(folder / "series.csv", [], WITHOUT)
         if not lines:
             continue
         run = pick_all(row, IDENTITY)

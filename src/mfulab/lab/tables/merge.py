@@ -25,20 +25,21 @@ from typing import IO, Any
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
-from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
-from mfulab.core.said import Numbers, Said, as_told, of_source, said_by
+from mfulab.core.said import Numbers, Said, of_source, said_by
 from mfulab.core.terminal_language import in_words
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
 from mfulab.lab.planning.identity import identity
-from mfulab.lab.tables.records import first_line
+from mfulab.lab.tables.columns import CellError
+from mfulab.lab.tables.records import first_fault
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
 COLLECTED = "+collected"
+RESULTS = Path("results")  # begins each folder in a plan
 PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
 # folder to unpack into; what a killed process leaves in it is removed at the next start
 UNPACKED = ".unpacked"
@@ -136,13 +137,6 @@ def not_copied(run: Path, why: Said) -> Said:
     return Said("not_copied", {"why": of_source(str(run), why)})
 
 
-def first_fault(error: Exception) -> Said:
-    """Message for a file that cannot be read; for pydantic's errors, the first invalid cell."""
-    if isinstance(error, UnreadableError):
-        return error.said
-    return as_told(first_line(error))
-
-
 def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     """Yields (path, name) for the results of each participant. Raises ConfigurationError if two
     have the same name."""
@@ -233,13 +227,13 @@ def _why_bad(step: str, run: Path) -> Said | None:
         for key, value in row.items():
             if value:
                 filled[key] = value
-        problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
+        row_problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except (FileNotFoundError, ValueError) as error:
         return first_fault(error)
     for path in sorted(run.iterdir()):
         if path.is_symlink():
             return Said("is_a_link", {"name": path.name})
-    return as_told(problem) if problem else None
+    return row_problem
 
 
 def _why_large(run: Path, left: int) -> Said | None:
@@ -292,10 +286,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
     try:
         plan = _plan(theirs)
         if participant:
-            prefix = f"results/{plan['hardware']}/"
-            machine = f"{plan['hardware']}{OF}{participant}"
-            text = json.dumps(plan).replace(json.dumps(prefix)[:-1], f'"results/{machine}/')
-            plan = {**parse_json(text), "hardware": machine}
+            plan = _plan_of(participant, plan)
     except (FileNotFoundError, ValueError) as error:
         merged.problems.append(Said("not_copied", {"why": said_by(error)}))
         return
@@ -312,6 +303,27 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
                 other: Numbers = {"plan": str(theirs), "run": entry["run"]}
                 merged.problems.append(Said("planned_otherwise", other))
     store.write_if_changed(ours, json.dumps(combined, indent=1) + "\n")
+
+
+def _plan_of(participant: str, plan: Record) -> Record:
+    """A plan with the participant added to the name of its machine, also in folders of its runs."""
+    runs = []
+    for run in plan["runs"]:
+        ceilings = {}
+        for name, folder in run.get("ceilings", {}).items():
+            ceilings[name] = _folder_of(participant, folder)
+        moved = {**run, "folder": _folder_of(participant, run["folder"])}
+        if ceilings:
+            moved["ceilings"] = ceilings
+        runs.append(moved)
+    machine = _renamed(Path(plan["hardware"]), participant)
+    return {**plan, "hardware": machine.name, "runs": runs}
+
+
+def _folder_of(participant: str, folder: str) -> str:
+    """A run's folder in a plan, `results/HARDWARE/STEP/RUN`, of the participant's machine."""
+    path = Path(folder).relative_to(RESULTS)
+    return (RESULTS / _renamed(path, participant)).as_posix()
 
 
 def _plan(path: Path) -> Record:
@@ -396,7 +408,7 @@ def unpack(archive: Path, folder: Path) -> None:
                     checked.refuse_linked(path)
                     _write(content_of, member.size, folder / path)
     except BROKEN as error:
-        why = as_told(error)
+        why = said_by(error)
         if checked.name:
             why = of_source(checked.name, why)
         broken: Numbers = {"archive": str(archive), "why": why}
@@ -427,9 +439,9 @@ class _Checked:
         self.left -= max(0, member.size)
         self.members += 1
         if path.is_absolute() or ".." in path.parts or not self.name.isprintable():
-            raise ValueError("leads out of its folder, or has a name that is no text")
+            raise CellError(Said("member_leads_out"))
         if self.left < 0 or self.members > MOST + 1:
-            raise ValueError(f"with it the archive is above {LARGEST >> 30} GiB, or {MOST:,} files")
+            raise CellError(Said("archive_too_large", {"gib": LARGEST >> 30, "most": MOST}))
         if not (member.isreg() or member.isdir()):
             self.links[path] = self.name
 
@@ -437,7 +449,7 @@ class _Checked:
         """Raises ValueError if a file is a link, or lies below one."""
         for folder in (path, *path.parents):
             if folder in self.links:
-                raise ValueError(f"{self.links[folder]} is a link or a device")
+                raise CellError(Said("is_link_or_device", {"name": self.links[folder]}))
 
 
 def _write(content_of: ContentOf, left: int, path: Path) -> None:
@@ -453,7 +465,7 @@ def _write(content_of: ContentOf, left: int, path: Path) -> None:
             file.write(block)
             left -= len(block)
         if left or content.read(1):  # a zip may claim fewer bytes than it has
-            raise ValueError("not as long as the archive says")
+            raise CellError(Said("member_not_as_long"))
 
 
 def _members(archive: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarInfo, ContentOf]]:

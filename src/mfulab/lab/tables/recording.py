@@ -17,7 +17,8 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.parts import pick_all
 from mfulab.core.printing import say
 from mfulab.core.rows import NOT_MEASURED
-from mfulab.core.said import Numbers, Said, as_told, of_source
+from mfulab.core.said import Numbers, Said, as_told, joined, of_source
+from mfulab.core.terminal_language import in_words
 from mfulab.core.yaml_text import load_yaml
 from mfulab.device import is_gpu
 from mfulab.device.identity import hardware_slug
@@ -79,17 +80,19 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
     _check_commits(rows, allow_dirty)
     planned = _planned_overrides(results, hardware)
     objections = _objections(gathered.records, results.parent, planned)
-    if objections and not allow_unfit:
-        raise ConfigurationError(Said("recording_unfit", {"reasons": "\n".join(objections)}))
+    reasons = joined(objections)
+    if reasons and not allow_unfit:
+        raise ConfigurationError(Said("recording_unfit", {"reasons": reasons}))
     if folder.exists() and not replace:
         raise ConfigurationError(of_source(f"{folder}/", Said("recording_exists")))
     provenance = about(gathered.records, hardware, planned, commit, allow_dirty)
-    _replace(folder, gathered, {**provenance, "unfit": objections})
+    # In words, as `recording.json` is read by people.
+    _replace(folder, gathered, {**provenance, "unfit": list(map(str, objections))})
     _report_unplanned(results / hardware, gathered)
     return folder
 
 
-def _objections(records: Records, project: Path, planned: Collection[str]) -> list[str]:
+def _objections(records: Records, project: Path, planned: Collection[str]) -> list[Said]:
     """Reasons not to record a machine: unfit rows, and experiments without rows."""
     reasons = list(unfit(records))
     known = set(planned)
@@ -97,8 +100,7 @@ def _objections(records: Records, project: Path, planned: Collection[str]) -> li
         known.update(OF_GPUS)
     missing = _missing_experiments(project, known)
     if missing:
-        names = ", ".join(missing)
-        reasons.append(f"config/experiment/: without rows of {names}, their figures are empty.")
+        reasons.append(Said("experiments_without_rows", {"names": ", ".join(missing)}))
     return reasons
 
 
@@ -124,11 +126,8 @@ def _report_unplanned(machine: Path, gathered: Collected) -> None:
         measured.update(row.parent for row in (machine / kind.step).glob("*/row.csv"))
     unplanned = measured.difference(gathered.folders.values())
     if unplanned:
-        plan = f"{machine}/plan/EXPERIMENT.json"
-        say(
-            f"measured runs that no plan asks for, left out: {len(unplanned)}, such as {min(unplanned)}."
-            f" An experiment's next command replaces {plan}: copy it under another name before."
-        )
+        names: Numbers = {"run": str(min(unplanned)), "plan": f"{machine}/plan/EXPERIMENT.json"}
+        say(in_words(Said("unplanned_left_out", {"count": len(unplanned), **names})))
 
 
 def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
@@ -276,7 +275,8 @@ def run(hardware: str | None, results: Path, again: bool, **options: Any) -> Non
         rows = from_recorded(folder).records
         size = sum(path.stat().st_size for path in folder.iterdir())
         counts = ", ".join(f"{len(rows[table])} {table}" for table in RECORDED)
-        say(f"{folder}: {counts} rows, {size / 1e3:.0f} kB")
+        numbers: Numbers = {"folder": str(folder), "counts": counts, "kb": size / 1e3}
+        say(in_words(Said("recorded_rows", numbers)))
 
 
 def recordings(results: Path, hardware: str | None) -> list[Path]:

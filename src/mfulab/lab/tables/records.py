@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from mfulab.core.files import (
     LARGEST,
     OF_A_RUN,
+    AbsentError,
     UnreadableError,
     is_inside,
     read_csv,
@@ -33,10 +34,26 @@ from mfulab.core.rows import (
     impossible,
     is_in_range,
 )
-from mfulab.core.said import LONGEST_CELL, Numbers, Said, with_sentence
+from mfulab.core.said import (
+    Numbers,
+    Said,
+    as_told,
+    cell_of,
+    of_source,
+    said_by,
+    with_sentence,
+)
 from mfulab.lab.planning.foundations import changed, foundations
 from mfulab.lab.planning.identity import identity as identity_of
-from mfulab.lab.tables.columns import Record, Records, kept, kind, marked, with_counters
+from mfulab.lab.tables.columns import (
+    CellError,
+    Record,
+    Records,
+    kept,
+    kind,
+    marked,
+    with_counters,
+)
 from mfulab.measurements import manifest
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
@@ -44,7 +61,7 @@ from mfulab.measurements.registry import MEASUREMENTS, TABLES
 PROGRESS = ("measured", NOT_MEASURED, "to_come")  # states of a planned run, best first
 ABOUT = "recording.json"
 Problems = list[str | Said]
-AGAIN = "Remove its folder and give the command again: it is measured anew."
+OF_RECORDING = "recorded_file_unreadable"  # key of a problem with a file of a recording
 
 
 @dataclass
@@ -88,13 +105,13 @@ def identity(table: str, record: Mapping[str, object]) -> str:
 
 def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
     """Converts a CSV line to its row's typed values; empty cells, NaN and infinity become None.
-    Raises ValueError for invalid cells."""
+    Raises CellError, or pydantic's ValidationError, for invalid cells."""
     fields = model.model_fields  # read once, as pydantic looks it up each time
     row = model.model_validate(
         {name: text for name, text in cells.items() if name in fields and text}
     )
     if problem := impossible(row, datetime.now(UTC)):
-        raise ValueError(problem)
+        raise CellError(problem)
     values = dict(vars(row))  # iterating over a model takes ten times as long
     for name, value in vars(row).items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -108,32 +125,39 @@ def read_row(folder: Path, step: str) -> Record:
     path = folder / "row.csv"
     measurement = MEASUREMENTS[step]
     try:
-        lines = read_csv(path)
-        if len(lines) != 1:
-            raise UnreadableError(path, Said("lines_instead_of_one", {"count": len(lines)}))
-        row = parse(measurement.row, lines[0])
-        hardware = folder.parents[1].name if measurement.on_device else ""
-        for name, value in {"run": folder.name, "hardware": hardware}.items():
-            if row[name] != value:
-                raise ValueError(f"{name}={row[name]!r}: a row of another {name} than {value!r}")
-        if not lines[0].get("status"):
-            raise ValueError("status: empty, so that it does not say what became of the run")
+        row = _checked_row(path, measurement)
+    except FileNotFoundError:
+        problem = Said("row_absent", {"path": str(path)})
+    except ValueError as error:
+        problem = Said("row_unreadable", {"reason": _fault_in(path, error)})
+    else:
         ahead = clock_was_ahead(row["started_at"], datetime.now(UTC))
         if ahead:
-            return row | {"message": with_sentence(row["message"], ahead)}
+            row["message"] = with_sentence(row["message"], ahead)
         return row
-    except FileNotFoundError:
-        message = f"no row: {path} does not exist"
-    except ValueError as error:
-        reason = f"{path}: {first_line(error)}"
-        if isinstance(error, UnreadableError):
-            reason = str(error)
-        message = f"unreadable row: {reason}. {AGAIN}"
-    return _failed({**measurement.row().model_dump(), "run": folder.name}, message)
+    return _failed({**measurement.row().model_dump(), "run": folder.name}, problem)
 
 
-def _failed(row: Record, message: str) -> Record:
-    return {**row, "status": "failed", "message": message[:LONGEST_CELL]}
+def _checked_row(path: Path, measurement: Measurement) -> Record:
+    """Reads a run's `row.csv`. Raises FileNotFoundError if it is missing, and ValueError if it does
+    not hold one valid row of this run."""
+    lines = read_csv(path)
+    if len(lines) != 1:
+        raise UnreadableError(path, Said("lines_instead_of_one", {"count": len(lines)}))
+    row = parse(measurement.row, lines[0])
+    run = path.parent
+    hardware = ""
+    if measurement.on_device:
+        hardware = run.parents[1].name
+    if (row["run"], row["hardware"]) != (run.name, hardware):
+        raise CellError(Said("row_of_another", pick_all(row, ("run", "hardware"))))
+    if not lines[0].get("status"):
+        raise CellError(Said("status_empty"))
+    return row
+
+
+def _failed(row: Record, problem: Said) -> Record:
+    return {**row, "status": "failed", "message": cell_of(problem)}
 
 
 def read_rows(folder: Path, step: str) -> list[Record]:
@@ -141,17 +165,25 @@ def read_rows(folder: Path, step: str) -> list[Record]:
     reports many and succeeded."""
     row = read_row(folder, step)
     path = folder / "samples.csv"
-    if not MEASUREMENTS[step].lines or row["status"] != "ok":
+    measurement = MEASUREMENTS[step]
+    if not measurement.lines or row["status"] != "ok":
         return [row]
-    try:
-        rows = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(path)]
-    except (FileNotFoundError, ValueError) as error:
-        return [_failed(row, f"unreadable samples: {path}: {first_line(error)}. {AGAIN}")]
     common = pick_all(row, ("commit", "started_at"))
-    return [
-        {**line, **common, "run": f"{folder.name},line={number}"}
-        for number, line in enumerate(rows, 1)
-    ]
+    rows = []
+    try:
+        for number, cells in enumerate(read_csv(path), start=1):
+            line = parse(measurement.row, cells)
+            rows.append({**line, **common, "run": f"{folder.name},line={number}"})
+    except (FileNotFoundError, ValueError) as error:
+        return [_failed(row, Said("samples_unreadable", {"reason": _fault_in(path, error)}))]
+    return rows
+
+
+def _fault_in(path: Path, error: Exception) -> Said:
+    """The sentence for an error of reading a file, which names the file once."""
+    if isinstance(error, AbsentError | UnreadableError):
+        return error.said
+    return of_source(str(path), first_fault(error))
 
 
 def read_config(folder: Path, problems: Problems | None = None) -> Record:
@@ -159,9 +191,11 @@ def read_config(folder: Path, problems: Problems | None = None) -> Record:
     `problems`."""
     try:
         return read_json(folder / "config.json")
-    except (FileNotFoundError, UnreadableError) as error:
-        if problems is not None and isinstance(error, UnreadableError):
-            problems.append(f"{error}. Its row is shown without what it is joined with. {AGAIN}")
+    except FileNotFoundError:
+        return {}
+    except UnreadableError as error:
+        if problems is not None:
+            problems.append(Said("config_unreadable", {"reason": error.said}))
         return {}
 
 
@@ -172,9 +206,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
     try:
         plan = manifest.read(path)
     except (FileNotFoundError, UnreadableError) as error:
-        collected.problems.append(
-            f"{error}. Its experiment is not shown: plan it again, or remove the file."
-        )
+        collected.problems.append(Said("experiment_not_shown", {"reason": said_by(error)}))
         return collected
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
     results = (root / "results").resolve()
@@ -183,7 +215,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         if path.resolve().is_relative_to(results):
             _add_planned(collected, plan, run, step, path)
         else:
-            collected.problems.append(f"{path}: leads out of the results and is not read.")
+            collected.problems.append(Said("run_leads_out", {"path": str(path)}))
     _add_progress(collected, plan, root)
     return collected
 
@@ -425,33 +457,44 @@ def from_recorded(folder: Path) -> Collected:
     be computed anew."""
     collected = Collected()
     problems = collected.upkeep
-    again = "Record the machine again, or take the file from the repository."
-    for table, measurement in TABLES.items():
+    for table in TABLES:
+        path = folder / f"{table}.csv"
         seen: set[tuple[str, str]] = set()
-        lines = read_lines(folder / f"{table}.csv", problems, again, LARGEST)
+        lines = read_lines(path, problems, OF_RECORDING, LARGEST)
         for number, line in enumerate(lines, start=2):
             try:
-                cells = with_counters(line)
-                row = parse(measurement.row, cells) | _kept_values(measurement, cells)
-                if not row["run"] or (row["hardware"], row["run"]) in seen:
-                    fault = "there twice" if row["run"] else "empty"
-                    raise ValueError(f"run={row['run']!r}: {fault}")
+                row = _recorded_row(table, line, seen)
             except ValueError as error:
-                problems.append(f"{folder / table}.csv, line {number}: {first_line(error)}")
+                numbers: Numbers = {
+                    "file": str(path),
+                    "line": number,
+                    "reason": first_fault(error),
+                }
+                problems.append(Said("line_unreadable", numbers))
                 continue
-            seen.add((row["hardware"], row["run"]))
-            hardware = ""
-            if measurement.on_device:
-                hardware = row["hardware"] or folder.name
-            row |= {
-                "hardware": hardware,
-                "experiment": cells.get("experiment") or "",
-                "recorded": True,
-            }
+            if TABLES[table].on_device:
+                row["hardware"] = row["hardware"] or folder.name
+            else:
+                row["hardware"] = ""
             collected.records[table].append(row)
-    series = read_lines(folder / "series.csv", problems, again, LARGEST)
-    collected.series = [line | {"recorded": "True"} for line in series]
+    for line in read_lines(folder / "series.csv", problems, OF_RECORDING, LARGEST):
+        collected.series.append(line | {"recorded": "True"})
     return collected
+
+
+def _recorded_row(table: str, line: Mapping[str, str], seen: set[tuple[str, str]]) -> Record:
+    """Converts a line of a recorded table to its row. Adds its machine and run to `seen`. Raises
+    ValueError if a cell is invalid, or the run is empty or already seen."""
+    measurement = TABLES[table]
+    cells = with_counters(line)
+    row = parse(measurement.row, cells) | _kept_values(measurement, cells)
+    if not row["run"]:
+        raise CellError(Said("run_empty"))
+    identification = (row["hardware"], row["run"])
+    if identification in seen:
+        raise CellError(Said("run_there_twice", {"run": row["run"]}))
+    seen.add(identification)
+    return row | {"experiment": cells.get("experiment") or "", "recorded": True}
 
 
 def aged(folder: Path) -> Problems:
@@ -495,7 +538,7 @@ def read_lines(
     path: Path, problems: Problems, consequence: str, most: int = OF_A_RUN
 ) -> list[dict[str, str]]:
     """Reads the lines of a CSV file; empty if it is missing or unreadable. An unreadable file is
-    added to `problems`, with its `consequence`."""
+    added to `problems`, as the sentence with key `consequence`."""
     if not os.path.lexists(path) and os.access(path.parent, os.X_OK):
         return []  # most runs lack most files, and the error that says so takes longer than reading
     try:
@@ -503,7 +546,7 @@ def read_lines(
     except FileNotFoundError:
         return []
     except UnreadableError as error:
-        problems.append(f"{error}. {consequence}")
+        problems.append(Said(consequence, {"reason": error.said}))
         return []
 
 
@@ -513,8 +556,16 @@ def _kept_values(measurement: Measurement, cells: Mapping[str, str | None]) -> R
     values = measurement.joined.model_validate(filled).model_dump(include={*names})
     for name, value in values.items():
         if not isinstance(value, str) and not is_in_range(value):
-            raise ValueError(f"{name}={cells[name]}: out of range")
+            raise CellError(Said("cell_out_of_range", {"cell": name, "value": cells[name]}))
     return values
+
+
+def first_fault(error: Exception) -> Said:
+    """The sentence that an error carries, or its first line; for pydantic's errors, the first
+    invalid cell."""
+    if isinstance(getattr(error, "said", None), Said):
+        return said_by(error)
+    return as_told(first_line(error))
 
 
 def first_line(error: Exception) -> str:

@@ -60,7 +60,11 @@ class MatmulRow(TimedRow):
     after: str = Field(
         "", description="Kernel one rung below on the ladder of its family; empty: the lowest."
     )
-    adds: str = Field("", description="Technique that this kernel adds to the one below.")
+    adds: str = Field(
+        "",
+        description="Technique that this kernel adds to the one below, as its own file names it in"
+        " English; figures look up `kernel` in their language.",
+    )
     size: str = Field("", description="Size as asked for: N, MxNxK or BxMxNxK.")
     precision: str = Field("", description="Name of the precision that was asked for.")
     batch: int | None = column("Number of matmuls in a batch.")

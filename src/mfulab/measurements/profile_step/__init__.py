@@ -298,7 +298,9 @@ class ProfileRow(TimedRow):
     kept_memory_time_s: float | None = column(
         "Step while the allocator keeps freed memory; empty as page_fault_s is."
     )
-    sources: str | None = json_column("column → where its value comes from, over how many seconds.")
+    sources: str | None = json_column(
+        "column → name of the source of its value, and over how many seconds; in no other language."
+    )
     reasons: str | None = json_column("column → why it is empty.")
 
 

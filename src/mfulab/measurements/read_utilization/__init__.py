@@ -73,7 +73,9 @@ class ReadingRow(Row):
         "First single reading whose period begins after the loop."
     )
     polls: int | None = column("Number of readings whose period lies inside the loop.")
-    sources: str | None = json_column("column → source of its value, and over how many seconds.")
+    sources: str | None = json_column(
+        "column → name of the source of its value, and over how many seconds; in no other language."
+    )
     reasons: str | None = json_column("column → reason why it is empty.")
 
 
