@@ -8,6 +8,7 @@ import ast
 import importlib
 import inspect
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,8 @@ def test_snakemake_still_has_what_its_workarounds_touch():
     from snakemake.persistence import PersistenceBase
     from snakemake.scheduling.job_scheduler import JobScheduler
     from snakemake.workflow import Workflow
+    from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
+    from snakemake_executor_plugin_slurm import ExecutorSettings as SlurmSettings
 
     assert {"executor_plugin"} <= set(inspect.signature(Workflow.execute).parameters)
     assert callable(Workflow.unlock)
@@ -109,6 +112,9 @@ def test_snakemake_still_has_what_its_workarounds_touch():
     assert "workflow.scheduling_settings.max_jobs_per_timespan" in inspect.getsource(
         JobScheduler.__init__
     )
+    assert "self._executor = executor_plugin.executor(" in inspect.getsource(JobScheduler.__init__)
+    assert "self.run_uuid = " in inspect.getsource(SlurmExecutor)
+    assert "status_command" in {field.name for field in fields(SlurmSettings)}
     assert callable(PersistenceBase._unmark_incomplete)
     assert "self.check_output_mtime(job, expanded_output)" in inspect.getsource(DAG)
     assert list(inspect.signature(cli.parse_config).parameters) == ["entries"]
