@@ -33,7 +33,7 @@ class Question:
     doubts_s: float  # pause after the first failure
 
     def wait_until_silent(self) -> None:
-        """Returns once SLURM has failed to answer twice in a row."""
+        """Waits until SLURM has failed to answer twice in a row."""
         silences = 0
         while silences < 2:
             if silences:
@@ -60,16 +60,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Queue:
-    """Where a sweep's jobs run: Snakemake's executor, "" for this machine. For SLURM also the name
-    of the jobs, and the command by which the executor looks at them."""
+    """Place that a sweep's jobs run in: Snakemake's executor, "" for this machine. For SLURM also
+    the name of the jobs, and the command by which the executor looks at them."""
 
     executor: str = ""
     jobs: str = ""
     looks_by: str = ""
 
     def questions(self) -> list[Question]:
-        """What to ask while an interrupted sweep waits for its jobs; nothing for other schedulers,
-        whose commands are not known."""
+        """Questions while an interrupted sweep waits for its jobs; none for other schedulers, whose
+        commands are not known."""
         if self.executor != SLURM:
             return []
         jobs = ("--noheader", f"--name={self.jobs}")
@@ -82,7 +82,7 @@ class Queue:
         return asked
 
     def when_left(self) -> Said:
-        """What goes on when a sweep leaves at once, and what to do then."""
+        """Sentence about what goes on when a sweep leaves at once, and what to do then."""
         if self.executor == SLURM:
             return Said("left_slurm", {"jobs": self.jobs})
         return Said("left_queue" if self.executor else "left_here")
@@ -109,9 +109,9 @@ def is_of_this_sweep(results: Path, row: Path) -> bool:
 
 
 def left_by_an_earlier_sweep(results: Path) -> Said | None:
-    """Why a sweep must wait: an earlier one was left, and its SLURM jobs are queued or running, or
-    SLURM does not tell. None if there are none. Must be called before Snakemake looks for rows, as
-    a job that ends in between would be measured again."""
+    """Reason why a sweep must wait: an earlier one was left, and its SLURM jobs are queued or
+    running, or SLURM does not tell. None if there are none. Must be called before Snakemake looks
+    for rows, as a job that ends in between would be measured again."""
     jobs = ""
     with suppress(FileNotFoundError, UnreadableError):
         jobs = read_text(results / JOBS).strip()
