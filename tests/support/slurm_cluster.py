@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import psutil
 from support.processes import is_running, until
 
 CONFIG = Path("/etc/slurm")
@@ -85,6 +86,21 @@ class Cluster:
         """Kills the node's daemon."""
         self._end("slurmd", signal.SIGKILL)
 
+    def lose_node(self) -> None:
+        """Kills the node's daemon, the daemons of its jobs and all processes of the jobs at once,
+        and lets SLURM know that the node is down."""
+        processes = list[psutil.Process]()
+        for step in psutil.process_iter(["name"]):
+            if step.info["name"] == "slurmstepd":
+                with suppress(psutil.NoSuchProcess):
+                    processes += [step, *step.children(recursive=True)]
+        self.kill_slurmd()
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        down = ["scontrol", "update", "nodename=localhost", "state=down", "reason=lost"]
+        subprocess.run(down, check=True)
+
     @contextmanager
     def silent(self) -> Iterator[None]:
         """Suspends the scheduler inside the `with` block: it accepts calls, but does not answer."""
@@ -107,6 +123,17 @@ class Cluster:
             ["squeue", "-h", "-o", "%i", "-t", state], capture_output=True, text=True
         ).stdout
         return shown.split()
+
+    def is_answering(self) -> bool:
+        """True if the scheduler answers, as it does a while after `silent`."""
+        return subprocess.run(["scontrol", "ping"], capture_output=True).returncode == 0
+
+    def last_job(self) -> int:
+        """Highest id of a job so far, also of ended ones."""
+        shown = subprocess.run(
+            ["squeue", "-h", "-o", "%A", "-t", "all"], capture_output=True, text=True, check=True
+        ).stdout
+        return max(map(int, shown.split()))
 
     def _cancel_jobs(self) -> None:
         subprocess.run(["scancel", "--user", "root"], capture_output=True)

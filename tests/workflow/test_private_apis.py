@@ -8,6 +8,7 @@ import ast
 import importlib
 import inspect
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -99,9 +100,12 @@ def test_snakemake_still_has_what_its_workarounds_touch():
     importlib.import_module("snakemake.api")  # first: its modules import one another
     from snakemake import cli
     from snakemake.dag import DAG
+    from snakemake.jobs import Job
     from snakemake.persistence import PersistenceBase
     from snakemake.scheduling.job_scheduler import JobScheduler
     from snakemake.workflow import Workflow
+    from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
+    from snakemake_executor_plugin_slurm import ExecutorSettings as SlurmSettings
 
     assert {"executor_plugin"} <= set(inspect.signature(Workflow.execute).parameters)
     assert callable(Workflow.unlock)
@@ -109,6 +113,12 @@ def test_snakemake_still_has_what_its_workarounds_touch():
     assert "workflow.scheduling_settings.max_jobs_per_timespan" in inspect.getsource(
         JobScheduler.__init__
     )
+    assert "self._executor = executor_plugin.executor(" in inspect.getsource(JobScheduler.__init__)
+    assert "self.run_uuid = " in inspect.getsource(SlurmExecutor)
+    assert "status_command" in {field.name for field in fields(SlurmSettings)}
+    assert callable(Workflow._prepare_dag)
+    assert "self.dag_settings.target_jobs" in inspect.getsource(Workflow._prepare_dag)
+    assert "await self.cleanup(" in inspect.getsource(Job.postprocess)
     assert callable(PersistenceBase._unmark_incomplete)
     assert "self.check_output_mtime(job, expanded_output)" in inspect.getsource(DAG)
     assert list(inspect.signature(cli.parse_config).parameters) == ["entries"]

@@ -14,6 +14,9 @@ from support.pretend import RUNS, begun, finish, told
 from support.processes import until
 from support.slurm_cluster import GPUS, Cluster, why_not
 
+from mfulab.core.said import Said
+from mfulab.lab.planning import queues
+
 WHY_NOT = why_not()
 pytestmark = [
     pytest.mark.workflow,
@@ -121,7 +124,7 @@ def test_a_cancelled_job_is_resumed_and_nothing_measured_twice(
 
 
 @pytest.mark.slow
-def test_one_signal_ends_a_sweep_whose_scheduler_is_silent_and_nothing_is_measured_twice(
+def test_a_sweep_whose_scheduler_is_silent_is_left_and_a_second_command_measures_nothing_twice(
     cluster: Cluster, tree: Path, start: Start
 ) -> None:
     (tree / "hold").touch()
@@ -129,11 +132,49 @@ def test_one_signal_ends_a_sweep_whose_scheduler_is_silent_and_nothing_is_measur
     wait_until(lambda: begun(tree) >= 3, sweep)
     with cluster.silent():
         sweep.send_signal(signal.SIGTERM)
-        finish(sweep, status=128 + signal.SIGTERM)
+        began = time.monotonic()
+        left = finish(sweep, status=128 + signal.SIGTERM)
+        assert time.monotonic() - began < 10
+    jobs = (tree / "results" / queues.JOBS).read_text().strip()
+    assert str(queues.Queue("slurm", jobs).when_left()) in left
+    until(cluster.is_answering)
+    active = cluster.jobs("PENDING,RUNNING")  # they go on, and hold both GPUs
+    assert active
+    submitted = cluster.last_job()
+    refused = finish(start(), status=1)
+    numbers = {"folder": "results/", "count": len(active), "jobs": jobs}
+    assert str(Said("earlier_jobs_go_on", numbers)) in refused
+    assert cluster.last_job() == submitted, "a refused command submits nothing"
     (tree / "hold").unlink()
-    until(lambda: not cluster.jobs("PENDING,RUNNING,COMPLETING"))  # they go on
+    until(lambda: not cluster.jobs("PENDING,RUNNING,COMPLETING"))
     finish(start())
     pretend.assert_all_measured_once(tree)
+    assert not (tree / "results" / queues.JOBS).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again_by", ["slurm", "snakemake"])
+def test_runs_of_a_node_that_is_lost_are_measured_once(
+    cluster: Cluster, tree: Path, start: Start, again_by: str
+) -> None:
+    """The node's daemon, its job and all that it began are gone at once, as without power. SLURM
+    starts the job again after two minutes, or Snakemake submits another: a group of two runs, of
+    which one has its row."""
+    matmuls = RUNS[3:]
+    (tree / "hold").touch()
+    options = ["--slurm-no-requeue"] if again_by == "snakemake" else []
+    sweep = start(*options, runs=matmuls)
+    wait_until(lambda: begun(tree) == 2, sweep)
+    assert len(told(tree)) == 1
+    [lost] = cluster.jobs("RUNNING")
+    cluster.lose_node()
+    until(lambda: lost not in cluster.jobs("RUNNING,COMPLETING"))
+    (tree / "hold").unlink()
+    cluster.start_slurmd()
+    finish(sweep)
+    pretend.assert_all_measured_once(tree, matmuls)
+    jobs = {measurement.job for measurement in told(tree)}
+    assert len(jobs) == (2 if again_by == "snakemake" else 1)
 
 
 def test_short_runs_share_an_allocation(cluster: Cluster, tree: Path, start: Start) -> None:

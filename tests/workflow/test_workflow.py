@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import socket
 
 import pytest
 from support.slow import few
@@ -45,6 +46,7 @@ def test_every_planned_run_is_a_row_and_the_page_shows_them(project):
     assert all(float(row["utilization_percent"]) > 0 for row in profile)
     assert all(float(row["relative_error"]) < 1e-5 for row in matmul)
     assert {row["experiment"] for row in profile} == {"miniature"}
+    assert {row["host"] for row in profile + matmul} == {socket.gethostname()}
     page = (project.folder / "reports" / "report.html").read_text()
     assert "<svg" in page
     assert "linear_1024" in page

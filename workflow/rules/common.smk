@@ -2,7 +2,8 @@ from glob import glob
 from pathlib import Path
 from types import SimpleNamespace
 
-from mfulab.lab.planning import snakemake_workarounds
+from mfulab.lab.planning import queues, snakemake_workarounds
+from mfulab.lab.planning.load import RESULTS
 from mfulab.lab.planning.workflow import Workflow
 from mfulab.lab.runtime import lifetime
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
@@ -12,6 +13,7 @@ snakemake_workarounds.look_for_garbage_rarely()
 snakemake_workarounds.keep_commas(workflow)
 lab = Workflow(config, is_main=workflow.is_main_process, typed=workflow.config_settings.config)
 snakemake_workarounds.begin_before_executing(workflow, lab)
+snakemake_workarounds.leave_finished_rows(workflow, lab)
 
 # Defines `measure STEP …` and `mfulab COMMAND …` for shell commands. They run in the warm worker, or directly if there
 # is none.
@@ -46,7 +48,10 @@ wildcard_constraints:
 
 # Functions instead of the directives onstart, onsuccess and onerror, which Snakemake ignores in a module.
 def started(log):
-    snakemake_workarounds.end_in_order(workflow.scheduler, workflow.local_exec)
+    queue = snakemake_workarounds.queue_of(workflow)
+    queues.note(RESULTS, queue)
+    snakemake_workarounds.keep_finished_rows(lab)
+    snakemake_workarounds.end_in_order(workflow.scheduler, queue)
     snakemake_workarounds.keep_no_output_older(workflow.dag)
     lab.say_estimate(workflow.dag.needrun_jobs(), workflow.scheduler.global_resources.get("gpu", 1))
     lifetime.start(workflow.local_exec, lab.work(workflow.dag.needrun_jobs()))
@@ -55,6 +60,7 @@ def started(log):
 def succeeded(log):
     # If the page's language is the default, the summary is in that of the terminal.
     language = "" if lab.language == "en" else f" --language {lab.language}"
+    queues.forget(RESULTS)
     shell(f"trap '' INT TERM; mfulab summary{language}")
     lifetime.stop()
 

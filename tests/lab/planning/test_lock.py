@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.said import refused
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.json_text import parse_json
+from mfulab.core.said import Said, of_source
 from mfulab.lab.planning import store
 
 
@@ -57,7 +59,8 @@ def test_a_holder_whose_process_lives_is_left_alone(left_by, do):
 def test_a_holder_whose_process_has_ended_was_killed(left_by, ended, capsys):
     results = left_by(ended)
     assert store.take(results)
-    assert str(results) in capsys.readouterr().err, "a file system without locks is told"
+    warning = of_source(f"{results}/", Said("results_without_locks"))
+    assert capsys.readouterr().err == f"mfulab: {warning}\n"
     assert json.loads((results / store.LOCK).read_text())["process"] == os.getpid()
     assert not store.take(results), "it is held"
 
@@ -75,6 +78,19 @@ def test_a_holder_that_cannot_be_looked_at_may_live_until_unlocked(left_by, ende
         store.take(results)
     store.clear(results)
     assert not store.take(results)
+
+
+def test_a_holder_that_lives_on_another_host_is_found_where_locks_hold_on_one_host_only(
+    left_by, monkeypatch, capsys
+):
+    """As on NFS mounted with `local_lock=flock`: this host gets the lock at once."""
+    results = left_by(os.getpid(), host="elsewhere", boot="another")
+    before = (results / store.LOCK).read_text()
+    monkeypatch.setattr(fcntl, "flock", lambda descriptor, operation: None)
+    with refused(ConfigurationError, "results_left_held", host="elsewhere"):
+        store.take(results)
+    assert (results / store.LOCK).read_text() == before
+    assert capsys.readouterr().err == "", "it has locks, as far as this host can tell"
 
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 31, 10**30])

@@ -1,6 +1,7 @@
 """Planning leaves a running sweep alone: dry runs write nothing, second sweeps are refused."""
 
 import csv
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 from support import pretend
 from support.processes import until
 
+from mfulab.core.said import Said
+from mfulab.lab.planning import queues, store
 from mfulab.lab.runtime.client import SOCKET
 from mfulab.lab.runtime.devices import GPUS, JOBS, VISIBLE
 
@@ -79,6 +82,27 @@ def test_another_command_changes_nothing_of_a_running_sweep(tree: Path) -> None:
     pretend.finish(sweep)
     assert table(tree) == {run.partition("/")[2]: "ok" for run in pretend.RUNS[3:]}
     pretend.assert_all_measured_once(tree)
+
+
+def test_a_sweep_on_slurm_waits_for_jobs_that_an_earlier_one_left(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for `squeue`; no other command of SLURM is called before a sweep begins."""
+    left = queues.Queue("slurm", "0b9d3f8e-aa", "squeue")
+    squeue = tree / "bin/squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\nprintf 'RUNNING\nPENDING\n'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    queues.note(tree / "results", left)
+    before = files(tree)
+    refused = pretend.finish(start(tree, "--executor=slurm", "--jobs=1"), 1)
+    [line] = [line for line in refused.splitlines() if line.startswith("mfulab: ")]
+    numbers = {"folder": "results/", "count": 2, "jobs": left.jobs}
+    assert line == f"mfulab: {Said('earlier_jobs_go_on', numbers)}"
+    # the lock's file is there, and free: whoever ends the jobs may begin
+    assert files(tree).keys() - before.keys() <= {str(tree / "results/.lock")}
+    store.check_free(tree / "results")
 
 
 @pytest.mark.slow

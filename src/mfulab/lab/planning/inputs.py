@@ -230,6 +230,11 @@ def folder_of(name: str, wildcards: Any) -> str:
     return "/".join(filter(None, parts))
 
 
+def row_of(name: str, wildcards: Any) -> Path:
+    """The row that a rule's job writes if the rule measures."""
+    return RESULTS / folder_of(name, wildcards) / "row.csv"
+
+
 def _changed_at(step: str, target: str | None, hardware: str) -> float:
     return changed_at(*_sources(step, target, hardware))
 

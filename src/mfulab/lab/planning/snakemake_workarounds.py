@@ -5,15 +5,13 @@ import gc
 import inspect
 import os
 import signal
-import subprocess
 import sys
 import threading
-import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Any, NoReturn, TypeAlias
 
 from snakemake.common import overwrite_function_params
@@ -23,13 +21,16 @@ from mfulab.core.errors import installs
 from mfulab.core.printing import say
 from mfulab.core.said import Said
 from mfulab.core.terminal_language import in_words
+from mfulab.lab.planning.queues import Question, Queue
 from mfulab.lab.runtime import lifetime
 
 WILDCARDS = ("hardware", "run", "figure")
 DEFAULT_RATE = (100, 1)  # jobs, seconds: Snakemake 9's limit if none is set
-ANSWERS_S = 3  # time for SLURM to list its jobs; two failures end a sweep within 10 s
-ASKED_AGAIN_S = 2  # pause after an answer, so that a later silence also ends within 10 s
 HEARD_S = 1  # time to write a line to a terminal that may be gone
+# In no other language, as a signal may come while Python imports what reads the catalogues.
+BEFORE_A_SWEEP = (
+    "interrupted before anything was measured; finished rows are kept, the same command goes on."
+)
 OBJECTS_MADE = 100_000  # allocations between garbage collections; Python's default is 700 to 2,000
 
 
@@ -40,13 +41,61 @@ def keep_commas(workflow: Any) -> None:
 
     def get_rule_with_whole_names(name: str) -> Any:
         for target in workflow.dag_settings.target_jobs if workflow.dag_settings else ():
-            wildcards = target.wildcards_dict
-            split_off = [key for key in wildcards if key not in WILDCARDS]
-            for key in split_off:
-                wildcards["run"] += f",{key}={wildcards.pop(key)}"
+            _join_names(target.wildcards_dict)
         return get_rule(name)
 
     workflow.get_rule = get_rule_with_whole_names
+
+
+def _join_names(wildcards: dict[str, str]) -> None:
+    split_off = [key for key in wildcards if key not in WILDCARDS]
+    for key in split_off:
+        wildcards["run"] += f",{key}={wildcards.pop(key)}"
+
+
+def leave_finished_rows(workflow: Any, lab: Any) -> None:
+    """Lets a cluster's job that is started again, as after its node was lost, measure only the rows
+    that it has not finished. Snakemake would measure all of a group again."""
+    prepare = workflow._prepare_dag  # when it is called, the targets and the attempt are known
+
+    def prepare_the_rest(*arguments: Any, **options: Any) -> Any:
+        # SLURM itself starts a job again, or Snakemake submits it again.
+        if "SLURM_RESTART_COUNT" in os.environ or workflow.attempt > 1:
+            _drop_finished_targets(workflow.dag_settings, lab)
+        return prepare(*arguments, **options)
+
+    if not workflow.is_main_process:
+        workflow._prepare_dag = prepare_the_rest
+
+
+def _drop_finished_targets(settings: Any, lab: Any) -> None:
+    rows = []
+    rest = []
+    for target in settings.target_jobs:
+        _join_names(target.wildcards_dict)
+        row = lab.row_of(target.rulename, target.wildcards_dict)
+        if lab.is_finished(row):
+            rows.append(str(row))
+        else:
+            rest.append(target)
+    settings.target_jobs = rest
+    if rows and not rest:  # without any target, Snakemake would make the default one
+        settings.targets = frozenset(rows)
+        settings.forcetargets = False
+
+
+def keep_finished_rows(lab: Any) -> None:
+    """Lets a job that failed keep the rows that it has finished. Snakemake would remove those of a
+    whole group, whichever of its runs was lost."""
+    from snakemake.jobs import Job  # not before Snakemake's other modules, which import one another
+
+    clean_up = Job.cleanup
+
+    async def clean_up_others(job: Any, skip_outputs: Iterable[Any]) -> None:
+        finished = [output for output in job.output if lab.is_finished(Path(output))]
+        await clean_up(job, {*skip_outputs, *finished})
+
+    Job.cleanup = clean_up_others
 
 
 def inspected(function: Callable[..., object]) -> Callable[..., object]:
@@ -66,7 +115,7 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
     def execute_after_planning(executor_plugin: Any, *arguments: Any, **options: Any) -> Any:
         is_dry = executor_plugin.common_settings.dryrun_exec
         if workflow.is_main_process and not is_dry:
-            is_left_over = lab.begin(workflow.dag_settings.targets)
+            is_left_over = lab.begin(workflow.dag_settings.targets, executor_plugin.name)
             unfinished = Path(".snakemake/incomplete")  # jobs whose end Snakemake did not see
             if is_left_over or any(unfinished.glob("*")):
                 unlock()
@@ -153,17 +202,16 @@ def name_missing_executor() -> None:
     ArgumentParser.error = refuse_in_a_sentence  # type: ignore[method-assign]
 
 
-def leave_at_once(number: int, frame: Any) -> None:
+def leave_at_once(number: int, frame: Any, said: str = BEFORE_A_SWEEP) -> None:
     """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or at the second signal
     of one."""
-    reason = "left at once" if lifetime.interrupted else "interrupted before anything was measured"
-    _say_last(f"\nmfulab: {reason}; finished rows are kept, the same command goes on.")
+    _say_last(f"\nmfulab: {said}").join(HEARD_S)
     os._exit(128 + number)  # running jobs end too: their clients notice that this process is gone
 
 
-def _say_last(line: str) -> None:
-    """Writes a line to stderr within HEARD_S at most: the terminal may be gone, its reader may have
-    stopped, or the interrupted code may hold the stream's lock."""
+def _say_last(line: str) -> threading.Thread:
+    """Writes a line to stderr in a thread to wait for no longer than HEARD_S: the terminal may be
+    gone, its reader may have stopped, or the interrupted code may hold the stream's lock."""
 
     def write() -> None:
         with suppress(OSError, ValueError):
@@ -171,7 +219,7 @@ def _say_last(line: str) -> None:
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    writer.join(HEARD_S)
+    return writer
 
 
 def catch_signals(handler: Any) -> None:
@@ -181,51 +229,39 @@ def catch_signals(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def end_in_order(scheduler: Any, is_local: bool = True) -> None:
+def queue_of(workflow: Any) -> Queue:
+    """The queue of a sweep that has begun."""
+    if workflow.local_exec:
+        return Queue()
+    jobs = getattr(workflow.scheduler._executor, "run_uuid", "")
+    looks_by = getattr(workflow.executor_settings, "status_command", "")
+    return Queue(workflow.executor_plugin.name, jobs, looks_by)
+
+
+def end_in_order(scheduler: Any, queue: Queue) -> None:
     """Lets the first SIGINT or SIGTERM end a sweep between two jobs; a KeyboardInterrupt would skip
     `onerror`. A sweep on a cluster leaves at once if SLURM does not answer, as it would wait for
     queued jobs without end."""
+    left = in_words(queue.when_left())
+    waits = in_words(Said("waits_for_queue"))
 
     def end(number: int, frame: Any) -> None:
         lifetime.interrupted = True
-        catch_signals(leave_at_once)
+        catch_signals(partial(leave_at_once, said=left))
         # In a thread, as it takes locks that the interrupted code may hold.
         threading.Thread(target=scheduler.exit_gracefully, daemon=True).start()
-        if not is_local:
-            threading.Thread(target=_leave_unanswered, args=(number,), daemon=True).start()
+        if queue.executor:
+            _say_last(f"\nmfulab: {waits}")
+        for question in queue.questions():
+            asking = threading.Thread(target=leave_unanswered, args=(number, question), daemon=True)
+            asking.start()
+
+    def leave_unanswered(number: int, question: Question) -> None:
+        question.wait_until_silent()
+        silent = in_words(Said("slurm_is_silent", {"command": question.command[0]}))
+        leave_at_once(number, None, f"{silent} {left}")
 
     catch_signals(end)
-
-
-def _leave_unanswered(number: int) -> None:
-    """Prints what the sweep is waiting for, and ends the process once SLURM has failed to answer
-    twice."""
-    _say_last(
-        "\nmfulab: ends with the jobs in the queue; interrupted again, at once, and they go on."
-    )
-    silences = 0
-    while silences < 2:
-        if _answers():
-            silences = 0
-            time.sleep(ASKED_AGAIN_S)
-        else:
-            silences += 1
-            time.sleep(1)
-    _say_last("mfulab: SLURM does not answer.")
-    leave_at_once(number, None)
-
-
-def _answers() -> bool:
-    """True if SLURM lists its jobs in time, or is not installed, as with another scheduler."""
-    command = ["squeue", "--noheader", "--name=mfulab"]
-    try:
-        # Not `capture_output`, which would wait for a child of squeue that outlives it.
-        done = subprocess.run(command, stdout=DEVNULL, stderr=DEVNULL, timeout=ANSWERS_S)
-    except FileNotFoundError:
-        return True
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
 
 
 def look_for_garbage_rarely() -> None:

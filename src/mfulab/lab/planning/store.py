@@ -33,7 +33,8 @@ from mfulab.core.parts import Content, Values
 from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN
 from mfulab.core.rows import NOT_MEASURED
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.terminal_language import in_words
 from mfulab.device import system
 from mfulab.lab.planning.identity import digest, is_same
 from mfulab.lab.planning.runs import Plan, Run
@@ -220,8 +221,8 @@ def take(results: Path) -> bool:
         numbers: Numbers = {"folder": f"{results}/", **_holder(before)}
         raise ConfigurationError(Said("results_left_held", numbers))
     if not has_locks:
-        warning = "its file system keeps no locks: a sweep on another machine is not noticed"
-        say(f"mfulab: {results}/: {warning}.", file=sys.stderr)
+        warning = of_source(f"{results}/", Said("results_without_locks"))
+        say(f"mfulab: {in_words(warning)}", file=sys.stderr)
     _held[path] = descriptor
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)

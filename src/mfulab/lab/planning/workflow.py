@@ -19,10 +19,10 @@ from mfulab.core.printing import say
 from mfulab.core.said import Said, of_source, said_by
 from mfulab.core.terminal_language import error_in_words, in_words, terminal_texts
 from mfulab.device import identity, is_gpu, kind_of
-from mfulab.lab.planning import estimate, store
+from mfulab.lab.planning import estimate, queues, store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.figure_rules import FigureRules
-from mfulab.lab.planning.inputs import Inputs, exits_with_message, folder_of
+from mfulab.lab.planning.inputs import Inputs, exits_with_message, folder_of, row_of
 from mfulab.lab.planning.load import RESULTS, of_overrides, overrides_of, script, words_of
 from mfulab.lab.planning.naming import NO_RUNS
 from mfulab.lab.planning.resources import imported
@@ -64,6 +64,8 @@ class Workflow:
         # Overrides that no run reads, such as the page's language.
         self._page_overrides = [word for word in overrides if word.lstrip("+~").startswith(NO_RUNS)]
         self.plans: Sequence[Plan] = self._planned.plans
+        # Before Snakemake looks for rows.
+        self._must_wait = queues.left_by_an_earlier_sweep(RESULTS) if is_main else None
         # In a cluster's job, the main process has written the plan already.
         self.inputs = Inputs(self.plans, self._sweep, is_read_only=is_main)
         self.drawn = FigureRules(self.plans[0].language)
@@ -94,16 +96,21 @@ class Workflow:
         return sorted(others.difference(self.inputs.planned_manifests))
 
     @exits_with_message()
-    def begin(self, targets: Collection[str] = ()) -> bool:
+    def begin(self, targets: Collection[str] = (), executor: str = "") -> bool:
         """Takes the lock of the results and writes the plan for Snakemake's `targets`. Returns True
-        if an earlier sweep was killed."""
+        if an earlier sweep was killed. Ends the process if the executor is SLURM and jobs of an
+        earlier sweep are still queued."""
         self._sweep.targets = sorted(targets) or self._sweep.targets
         store.check_writable(RESULTS)
+        store.check_free(RESULTS)
+        queues.refuse(self._must_wait, executor)
         try:  # before the first run fails
             os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
         except RuntimeError as error:
             raise ConfigurationError(said_by(error)) from error
         is_left_over = store.take(RESULTS)
+        if executor == queues.SLURM:
+            queues.forget(RESULTS)  # none of those jobs is left
         finished = set[str]()
         for plan in self.plans:
             finished |= store.write(plan, RESULTS, self.inputs.newest, self._sweep.budget_min)
@@ -111,6 +118,12 @@ class Workflow:
         self._sweep.write(due=len(self.inputs.runs) - len(finished))
         self.inputs.is_read_only = False
         return is_left_over
+
+    row_of = staticmethod(row_of)
+
+    def is_finished(self, row: Path) -> bool:
+        """True for a row that the SLURM sweep which goes on has measured."""
+        return queues.is_of_this_sweep(RESULTS, row)
 
     def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
         """Prints how long Snakemake's `jobs` will take, with `gpus` GPU jobs at a time; nothing if
