@@ -583,10 +583,14 @@ def test_a_shape_is_named_up_to_its_edge(inside, outside, reason):
     assert reasons[0] == reason != reasons[1]
 
 
+ON_CPU = {"mfu_basis": "measured", "peak_tflop_s": 1.0}
+
+
 @pytest.mark.parametrize(
     ("row", "column", "inside", "outside", "flag"),
     [
         ({}, "ceiling_raised_percent", 0.0, -1.0, "set_ceiling"),
+        (ON_CPU, "ceiling_tflop_s", 0.0499, 0.05, "far_ceiling"),
         ({}, "other_processes", 1, 0, "other_processes"),
         ({}, "other_processes_percent", 15.0, under(15.0), "beside"),
         ({}, "throttled_percent", 10.0, under(10.0), "held_back"),
