@@ -246,7 +246,7 @@ def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
     assert judge({**row, "page_faults_per_s": None}).cause != "page_faults"
     if cause == "page_faults":
         assert f"20,000 page faults take {faults_ms:.0f} %" in said(verdict.reason)
-        assert "took 40 % of this time" in said(kept.reason)
+        assert "took 40 % of its time" in said(kept.reason)
 
 
 def test_shares_of_a_trace_that_slowed_the_step_leave_room_for_mfu():
