@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.words import KOREAN as FILES
 
 from mfulab.cli.commands import COMMANDS
 from mfulab.core.language import LANGUAGES, Texts, catalogue
@@ -39,10 +40,9 @@ def korean() -> list[tuple[str, str]]:
 
 
 def korean_texts() -> list[str]:
-    """All texts of the Korean catalogue, one to a line, and the notebook's."""
-    folder = ROOT / "src/mfulab/core/language/catalogue"
+    """All texts of the Korean catalogues, one to a line, and the notebook's."""
     notebook = ROOT / "notebooks/seminar.ko.ipynb"
-    said = (folder / "ko.yaml").read_text(encoding="utf-8").splitlines()
+    said = [line for path in FILES for line in path.read_text(encoding="utf-8").splitlines()]
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     texts = [line for cell in cells for line in cell["source"] if cell["cell_type"] == "markdown"]
     return said + texts

@@ -138,7 +138,7 @@ def test_without_a_speed_several_devices_share_the_memory(capsys):
     assert main(words(tokens_per_s=None, devices=8)) == 0
     printed = capsys.readouterr().out
     assert "gpt2 on each of 8 NVIDIA L40S in bf16" in printed
-    assert "Memory: weights, gradients and optimiser state fully sharded" in printed
+    assert "Memory: weights, gradients and optimiser state are fully sharded" in printed
 
 
 def test_a_reported_number_needs_a_speed(capsys):

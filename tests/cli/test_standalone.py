@@ -12,7 +12,8 @@ from support.workflow_copy import ROOT
 from mfulab.cli import standalone
 from mfulab.cli.main import main
 from mfulab.core.files import write_csv
-from mfulab.core.said import as_told
+from mfulab.core.language import LANGUAGES, verdicts
+from mfulab.core.said import Said, as_told
 from mfulab.device import identity
 from mfulab.lab.planning.composition import complete
 from mfulab.lab.runtime import client
@@ -212,3 +213,19 @@ def test_another_configuration_is_refused_with_what_to_do(words, capsys):
     assert told.count("\n") == 1
     for named in ("--config-dir", "mine", "config/experiment/", "experiment=NAME"):
         assert named in told
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(("divisor", "is_said"), [(800, True), (1.2, False)])
+def test_a_run_says_that_its_ceiling_is_far_below_the_computed_peak(
+    language, divisor, is_said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(standalone, "RESULTS", tmp_path)
+    monkeypatch.setattr(standalone, "usual_language", lambda: language)
+    row = {"status": "ok", "model": "resnet18", "device": "cpu", "time_s": 0.1, "steps": 50}
+    row |= {"utilization_percent": 99.0, "mfu_percent": 30.0, "mfu_basis": "measured"}
+    row |= {"peak_tflop_s": 0.8, "ceiling_tflop_s": 0.8 / divisor}
+    standalone._show(SimpleNamespace(step="profile_step", folder="a"), row, all_columns=False)
+    said = verdicts.say(Said("far_ceiling", {"share": 100 / 800}), language)
+    printed = "".join(capsys.readouterr().out.split())
+    assert ("".join(said.split()) in printed) == is_said

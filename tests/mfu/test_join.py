@@ -209,6 +209,22 @@ def test_a_cpu_is_held_against_what_was_measured_there():
     assert joined["mfu_percent"] == joined["mfu_measured_percent"]
 
 
+@pytest.mark.parametrize(("device", "is_flagged"), [("cpu", True), ("cuda", False)])
+def test_a_share_of_a_ceiling_far_below_the_computed_peak_is_flagged(device, is_flagged):
+    """A GPU's MFU is of its peak, whatever was measured."""
+    far = COMPUTE | {"measured_tflop_s": 60.0 / 800}
+    for joined in (
+        columns(device, compute=far),
+        join.matmul_columns(PRODUCT, far, device),
+    ):
+        flags = json.loads(joined["verdict_flags"] or "{}")
+        assert ("far_ceiling" in flags) == is_flagged
+        if is_flagged:
+            assert flags["far_ceiling"]["share"] == pytest.approx(100 / 800)
+    near = join.matmul_columns(PRODUCT, COMPUTE, device)["verdict_flags"]
+    assert "far_ceiling" not in (near or "")
+
+
 def test_above_the_peak_is_shown_and_flagged():
     joined = columns(time_s=0.01)
     assert joined["mfu_percent"] == pytest.approx(500)

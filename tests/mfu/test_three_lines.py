@@ -14,7 +14,10 @@ from mfulab.mfu.three_lines import (
     advice,
     device_of,
     finding,
+    first_remedy,
+    in_code,
     kind_of_operator,
+    otherwise,
     three_lines,
     tried_config,
 )
@@ -79,11 +82,14 @@ def test_the_remedy_is_of_the_operator_that_takes_most(name, mode, kind, languag
     numbers = json.dumps({"name": name, "share": 29.0, "others": 65.0})
     row = {**RUN, "mode": mode, "verdict": "other_operators", "verdict_reason": LONGEST}
     row |= {"verdict_numbers": numbers, "precision": "bf16"}
-    text = Texts(language, "advice_operators")
+    text = Texts(language, "otherwise_operators")
+    lines = Texts(language, "lines")
     assert kind_of_operator(row) == kind
-    assert advice(row, language).startswith(text(kind, narrow=1))
-    assert advice({**row, "precision": "fp32"}, language).startswith(text(kind, narrow=0))
-    assert text(kind, narrow=1) != text(kind, narrow=0)
+    assert text(kind, shorter=0) != text(kind, shorter=1)
+    for precision, shorter in (("bf16", 0), ("fp32", 1)):
+        others = text(kind, shorter=shorter)
+        said = lines("otherwise", others=others) if others else ""
+        assert otherwise({**row, "precision": precision}, language) == said
 
 
 def test_padding_saves_no_more_than_its_matmul_loses():
@@ -213,13 +219,67 @@ def test_a_file_that_holds_no_model_is_no_load(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("cause", ["memory_bound", "other_operators"])
-def test_a_narrow_format_gets_no_advice_for_a_narrower_one(cause, language):
+def test_a_shorter_format_is_advised_only_where_it_may_help(cause, language):
     run = {**RUN, "verdict": cause}
-    usual, narrow = (Texts(language, section)(cause) for section in ("advice", "advice_narrow"))
-    assert advice({**run, "effective_precision": "fp32"}, language).startswith(usual)
-    assert advice({**run, "effective_precision": "tf32"}, language).startswith(usual)
+    text = Texts(language, "otherwise")
+    with_format, without = (text(cause, shorter=shorter) for shorter in (1, 0))
+    assert with_format != without
+    for precision in ("fp32", "tf32"):
+        assert with_format in otherwise({**run, "effective_precision": precision}, language)
     for precision in ("bf16", "fp16", "fp8"):
-        assert advice({**run, "effective_precision": precision}, language).startswith(narrow)
+        told = otherwise({**run, "effective_precision": precision}, language)
+        assert without in told
+        assert with_format not in told
+    told = advice(run, language, shorter_helps=False)
+    assert without in told
+    assert with_format not in told
+
+
+# What a config sweeps, and a word of the remedy that stands first.
+SWEPT = {
+    "execution": ("torch.compile", "torch.compile"),
+    "batch_size": ("a larger batch", "배치를 키우"),
+    "precision": ("fp32", "fp32"),
+    "sequence_length": ("lengths", "길이"),
+    "workload.loader_workers": ("workers", "워커"),
+    "workload": ("without checkpointing", "체크포인팅 없이"),
+}
+
+
+@pytest.mark.parametrize("execution", ["eager", "compile"])
+@pytest.mark.parametrize("cause", sorted(BY_KEY))
+def test_the_first_remedy_is_the_one_that_the_command_measures(cause, execution):
+    row = {**RUN, "verdict": cause, "execution": execution}
+    config = dict(word.split("=", 1) for word in tried_config(row).split())
+    swept = [key for key, value in config.items() if "," in value]
+    for language, place in (("en", 0), ("ko", 1)):
+        first = first_remedy(row, language)
+        assert advice(row, language).startswith(first)
+        for key in swept:
+            word = SWEPT[key][place]
+            if cause == "wrong_precision":
+                word = "TF32"
+            assert word in first
+        for key, words in SWEPT.items():  # no other one that a command could measure
+            if key not in ("precision", "sequence_length", *swept) and swept:
+                assert words[place] not in first
+
+
+@pytest.mark.parametrize("cause", sorted(BY_KEY))
+def test_a_loop_is_told_the_line_that_tries_the_remedy(cause):
+    row = {**RUN, "verdict": cause}
+    loop = three_lines(row, "a", "CPU", is_loop=True)
+    assert loop.code == BY_KEY[cause].code
+    assert three_lines(row, "a", "CPU").code == ""
+    assert (loop.code in loop.worded()[-1]) or not loop.code
+    compiled = in_code({**row, "execution": "compile"})
+    assert "torch.compile" not in compiled
+    if loop.code:
+        compile(f"{loop.code} pass" if loop.code.endswith(":") else loop.code, cause, "exec")
+
+
+def test_most_remedies_of_a_loop_are_a_line_of_code():
+    assert sum(bool(cause.code) for cause in BY_KEY.values()) >= 9
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -246,7 +246,7 @@ def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
     assert judge({**row, "page_faults_per_s": None}).cause != "page_faults"
     if cause == "page_faults":
         assert f"20,000 page faults take {faults_ms:.0f} %" in said(verdict.reason)
-        assert "took 40 % of this time" in said(kept.reason)
+        assert "took 40 % of its time" in said(kept.reason)
 
 
 def test_shares_of_a_trace_that_slowed_the_step_leave_room_for_mfu():
@@ -583,10 +583,14 @@ def test_a_shape_is_named_up_to_its_edge(inside, outside, reason):
     assert reasons[0] == reason != reasons[1]
 
 
+ON_CPU = {"mfu_basis": "measured", "peak_tflop_s": 1.0}
+
+
 @pytest.mark.parametrize(
     ("row", "column", "inside", "outside", "flag"),
     [
         ({}, "ceiling_raised_percent", 0.0, -1.0, "set_ceiling"),
+        (ON_CPU, "ceiling_tflop_s", 0.0499, 0.05, "far_ceiling"),
         ({}, "other_processes", 1, 0, "other_processes"),
         ({}, "other_processes_percent", 15.0, under(15.0), "beside"),
         ({}, "throttled_percent", 10.0, under(10.0), "held_back"),

@@ -32,7 +32,8 @@ TOPICS = Path("docs/seminar.yaml")
 SEMINAR = Path("docs/seminar.md")
 WHY = Path("docs/why.md")
 CAUSES_TABLE = (
-    "| verdict | the step is slow because | try | measure its effect |\n|---|---|---|---|\n"
+    "| verdict | the step is slow because | try | otherwise | measure the first |\n"
+    "|---|---|---|---|---|\n"
 )
 # Heading in config/README.md of the tables of experiments.
 EXPERIMENTS = "## Experiments, by question\n"
@@ -114,16 +115,20 @@ def generated() -> dict[Path, str]:
 
 
 def _causes() -> str:
-    """Rows of the table of verdicts: cause, its sentence, what to try, and the sweep that measures
-    the effect."""
+    """Rows of the table of verdicts: cause, its sentence, what to try first and otherwise, and the
+    sweep that measures the first."""
     because = Texts("en", "because")
     advice = Texts("en", "advice")
+    otherwise = Texts("en", "otherwise")
     lines = []
     for cause in CAUSES:
         clause = "unknown"
         if because.has(cause.key):
             clause = because(cause.key)
-        cells = (f"`{cause.key}`", clause, advice(cause.key), f"`{cause.remedy}`")
+        others = ""
+        if otherwise.has(cause.key):
+            others = otherwise(cause.key, shorter=1)
+        cells = (f"`{cause.key}`", clause, advice(cause.key), others, f"`{cause.remedy}`")
         lines.append(f"| {' | '.join(cells)} |\n")
     return "".join(lines)
 

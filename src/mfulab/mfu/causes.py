@@ -21,6 +21,8 @@ PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
+# % of the computed peak, below which a measured ceiling cannot be right
+FAR_CEILING = 5.0
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 SLOWER = 1.05  # time ÷ time in fp32 from which emulation is worth naming
 # Tensor pipe ÷ issued instructions, or HFU, from which they contradict each other; or its inverse.
@@ -53,6 +55,7 @@ class Cause:
     figure: str  # the figure that shows that effect
     costs: tuple[str, ...] | None = None  # parts that it costs; None for `parts`
     without_mfu: bool = False  # True if shares of time show it, without FLOPs or a peak
+    code: str = ""  # the remedy as a line of a user's loop, if one line tries it
 
 
 def at_least(value: Known, threshold: float) -> bool:
@@ -356,6 +359,8 @@ _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
 _BY_COMPILING = "execution=eager,compile"
 BY_BATCH = "batch_size=8,16,32"  # for a run: its own, then twice and four times as large
 _TRACED = "overrides=profile.trace=true"
+_COMPILE = "model = torch.compile(model)"
+_TRACE = 'with mfulab.measure(model, trace="trace.json.gz"):'
 
 # The first whose rule returns a sentence is the verdict. The last one's always does.
 CAUSES = (
@@ -390,6 +395,7 @@ CAUSES = (
         "model=simple_cnn workload=training_loaded workload.loader_workers=0,2,4",
         "input",
         without_mfu=True,
+        code="DataLoader(..., num_workers=4)",
     ),
     Cause(
         "communication_bound",
@@ -406,6 +412,7 @@ CAUSES = (
         f"model=tiny_kernels {_BY_COMPILING}",
         "execution_speed",
         without_mfu=True,
+        code=_COMPILE,
     ),
     Cause(
         "stalled",
@@ -414,6 +421,7 @@ CAUSES = (
         f"model=resnet18 {_TRACED}",
         "utilization_ladder",
         without_mfu=True,
+        code=_TRACE,
     ),
     Cause(
         "recomputed",
@@ -428,6 +436,7 @@ CAUSES = (
         _memory_bound,
         f"model=resnet18 {_BY_COMPILING}",
         "execution_speed",
+        code=_COMPILE,
     ),
     Cause(
         "wrong_precision",
@@ -435,6 +444,7 @@ CAUSES = (
         _wrong_precision,
         "model=resnet18 precision=fp32,tf32,bf16",
         "precision_speed",
+        code='torch.set_float32_matmul_precision("high")',
     ),
     Cause(
         "throttled",
@@ -480,8 +490,16 @@ CAUSES = (
         _other_operators,
         f"model=resnet18 {_BY_COMPILING}",
         "execution_speed",
+        code=_COMPILE,
     ),
-    Cause("overhead", ("idle",), _overhead, f"model=simple_cnn {_BY_COMPILING}", "execution_speed"),
+    Cause(
+        "overhead",
+        ("idle",),
+        _overhead,
+        f"model=simple_cnn {_BY_COMPILING}",
+        "execution_speed",
+        code=_COMPILE,
+    ),
     Cause(
         "slow_matmuls",
         _MATMULS[:2],
@@ -495,6 +513,7 @@ CAUSES = (
         _busy_not_useful,
         f"model=resnet18 {_TRACED}",
         "utilization_ladder",
+        code=_TRACE,
     ),
     Cause(
         "no_mfu",
@@ -511,6 +530,7 @@ CAUSES = (
         _not_explained,
         f"model=resnet18 {_TRACED}",
         "utilization_ladder",
+        code=_TRACE,
     ),
 )
 BY_KEY = {cause.key: cause for cause in CAUSES}

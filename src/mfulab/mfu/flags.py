@@ -7,6 +7,7 @@ from mfulab.core.said import Said, packed_all
 from mfulab.mfu.causes import (
     ABOVE_PEAK,
     CROSS_CHECK,
+    FAR_CEILING,
     LEAST_CHECKED,
     PIPE_IDLE,
     at_highest_clock,
@@ -16,7 +17,7 @@ from mfulab.mfu.causes import (
     first_known,
     reached,
 )
-from mfulab.mfu.step import Counters, Shares, StepFacts, StepTime, group, number
+from mfulab.mfu.step import Counters, Shares, StepFacts, StepPeaks, StepTime, group, number
 
 SAME_CLOCK = 0.02  # clocks of a matmul and its reference that differ by less count as equal
 MEASURING = 2.0  # % of a step that measuring may take on the host
@@ -31,6 +32,7 @@ def flags_of(facts: StepFacts, shares: Shares) -> tuple[Said, ...]:
         _cross_check(shares),
         _above_peak(shares),
         reached("set_ceiling", facts.peaks.ceiling_raised_percent, 0),
+        _far_ceiling(facts.peaks),
         reached("other_processes", counters.other_processes, 1, "count"),
         computed_beside(counters),
         _held_back(counters),
@@ -42,11 +44,16 @@ def flags_of(facts: StepFacts, shares: Shares) -> tuple[Said, ...]:
     return tuple(filter(None, flags))
 
 
-def matmul_flags(row: Mapping[str, object]) -> str | None:
+def matmul_flags(row: Mapping[str, object], peaks: StepPeaks | None = None) -> str | None:
     """Flags of a row of the matmul table, which has no ladder to judge, in the form of
-    `verdict_flags` of the profile table."""
+    `verdict_flags` of the profile table. `peaks` are those of its number format."""
     counters = group(Counters, row)
-    flags = (computed_beside(counters), _disturbed(counters), _unlike_clocks(row))
+    flags = (
+        computed_beside(counters),
+        _far_ceiling(peaks or StepPeaks()),
+        _disturbed(counters),
+        _unlike_clocks(row),
+    )
     return packed_all(filter(None, flags))
 
 
@@ -58,6 +65,17 @@ def _unlike_clocks(row: Mapping[str, object]) -> Said | None:
     if not own_mhz or not beside_mhz or abs(own_mhz / beside_mhz - 1) <= SAME_CLOCK:
         return None
     return Said("unlike_clocks", {"own": own_mhz, "beside": beside_mhz})
+
+
+def _far_ceiling(peaks: StepPeaks) -> Said | None:
+    """Flag of a share of a measured ceiling that is too far below the computed peak to be the
+    device's: something held the matmul back."""
+    if peaks.basis != "measured" or not peaks.peak_tflop_s or not peaks.ceiling_tflop_s:
+        return None
+    share = 100 * peaks.ceiling_tflop_s / peaks.peak_tflop_s
+    if share >= FAR_CEILING:
+        return None
+    return Said("far_ceiling", {"share": share})
 
 
 def _cross_check(shares: Shares) -> Said | None:

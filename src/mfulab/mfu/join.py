@@ -490,7 +490,7 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
         "peak_tflop_s": peak,
         "basis": default_basis(device),
         "peak_precision": compute.get("format"),
-        "verdict_flags": matmul_flags(row),
+        "verdict_flags": matmul_flags(row, _peaks({}, compute, {}, device)),
     }
 
 

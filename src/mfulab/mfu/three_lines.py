@@ -39,6 +39,7 @@ class ThreeLines:
     finding: str
     because: str
     advice: str
+    code: str = ""  # what a loop's user writes to try the advice
 
     def worded(self, language: str = "en") -> list[str]:
         """Lines that have something to say, each with its label."""
@@ -50,18 +51,29 @@ class ThreeLines:
             lines.append(text("because", reason=self.because))
         if self.advice:
             lines.append(text("try", advice=self.advice))
+        if self.code:
+            lines.append(text("code", code=self.code))
         return lines
 
 
 def three_lines(
-    row: Row, name: str, device: str, language: str = "en", *, is_read: bool = False
+    row: Row,
+    name: str,
+    device: str,
+    language: str = "en",
+    *,
+    is_read: bool = False,
+    is_loop: bool = False,
+    shorter_helps: bool = True,
 ) -> ThreeLines:
     """Lines on a profiled step: `name` is its run, `device` the device that it kept busy. `is_read`
-    is True for a step read from a trace."""
+    is True for a step read from a trace, `is_loop` for one of a user's loop; `shorter_helps` as in
+    `otherwise`."""
     return ThreeLines(
         finding=finding(row, name, device, language),
         because=verdicts.columns(row, language=language)["verdict_reason"],
-        advice=advice(row, language, is_read),
+        advice=advice(row, language, is_read, shorter_helps),
+        code=in_code(row) if is_loop else "",
     )
 
 
@@ -120,9 +132,24 @@ def share_of(mfu_percent: float) -> str:
     return percent(mfu_percent)
 
 
-def advice(row: Row, language: str = "en", is_read: bool = False) -> str:
-    """Advice for a run's verdict, with the time at stake. For a synthetic load, says that
-    it is one."""
+def advice(
+    row: Row, language: str = "en", is_read: bool = False, shorter_helps: bool = True
+) -> str:
+    """Advice for a run's verdict: the first remedy, the time at stake, and other remedies. For a
+    synthetic load, says that it is one."""
+    remedy = first_remedy(row, language, is_read)
+    if not remedy or not can_help(row):
+        return remedy
+    others = ""
+    if not (is_read and row.get("verdict") in OF_TRACES):
+        remedy = f"{remedy} {most_saved(row, language)}".strip()
+        others = otherwise(row, language, shorter_helps)
+    return f"{remedy} {others}".strip()
+
+
+def first_remedy(row: Row, language: str = "en", is_read: bool = False) -> str:
+    """The remedy that `tried_config` measures; specific to the side that the row's sentence names,
+    if it names one. Empty without a verdict."""
     text = Texts(language, "lines")
     cause = str(row.get("verdict") or "")
     if cause not in BY_KEY:
@@ -131,26 +158,54 @@ def advice(row: Row, language: str = "en", is_read: bool = False) -> str:
         return text("by_design")
     if is_read and cause in OF_TRACES:
         return text.within("why")(OF_TRACES[cause])
-    return f"{_remedy(row, cause, text)} {most_saved(row, language)}".strip()
-
-
-def _remedy(row: Row, cause: str, text: Texts) -> str:
-    """Advice against a cause; specific to the operator or the side that the row's sentence names,
-    if it names one."""
-    usual = text.within("advice")
-    narrow = text.within("advice_narrow")
     padded = _side_to_pad(row)
     if padded:
         return text("pad", **padded)
-    kind = kind_of_operator(row)
     compiled = text.within("advice_compiled")
     if is_compiled(row) and compiled.has(cause):
-        return compiled(cause, narrow=int(is_narrow(row)))
+        return compiled(cause)
+    return text.within("advice")(cause)
+
+
+def otherwise(row: Row, language: str = "en", shorter_helps: bool = True) -> str:
+    """Sentence on the remedies beside the first; empty if there are none. `shorter_helps` is False
+    if the device gains nothing from a shorter number format."""
+    text = Texts(language, "lines")
+    cause = str(row.get("verdict") or "")
+    if cause not in BY_KEY or not can_help(row):
+        return ""
+    # A whole model seldom suits a format of one byte; that is advised to a compute-bound one only.
+    is_shorter = shorter_helps and (cause == "compute_bound" or not is_narrow(row))
+    remedies = ""
+    for section, key in _others(row, cause):
+        words = text.within(section)
+        if words.has(key):
+            remedies = words(key, shorter=int(is_shorter))
+            break
+    if not remedies:
+        return ""
+    return text("otherwise", others=remedies)
+
+
+def _others(row: Row, cause: str) -> list[tuple[str, str]]:
+    """Sections and keys of the other remedies, the most specific first."""
+    usual = [("otherwise", cause)]
+    if is_compiled(row):
+        return [("otherwise_compiled", cause), *usual]
+    kind = kind_of_operator(row)
     if cause == "other_operators" and kind:
-        return text.within("advice_operators")(kind, narrow=int(is_narrow(row)))
-    if is_narrow(row) and narrow.has(cause):
-        return narrow(cause)
-    return usual(cause)
+        return [("otherwise_operators", kind)]
+    return usual
+
+
+def in_code(row: Row) -> str:
+    """Code that tries the first remedy in a user's loop; empty if there is none of one line."""
+    cause = BY_KEY.get(str(row.get("verdict") or ""))
+    if cause is None or not can_help(row):
+        return ""
+    if is_compiled(row) and "torch.compile" in cause.code:
+        return ""
+    return cause.code
 
 
 def _side_to_pad(row: Row) -> Mapping[str, float]:
@@ -161,8 +216,8 @@ def _side_to_pad(row: Row) -> Mapping[str, float]:
 
 
 def kind_of_operator(row: Row) -> str:
-    """Kind of the operator that a row's sentence names: a key of section `advice_operators`. Empty
-    if it names none."""
+    """Kind of the operator that a row's sentence names: a key of section `otherwise_operators`.
+    Empty if it names none."""
     name, share = verdicts.longest_operator(row)
     if not name:
         return ""
@@ -228,12 +283,26 @@ def tried_config(row: Row) -> str:
     is_measured_again = cause.key in AGAIN
     if "experiment" in remedy and not is_measured_again:
         return cause.remedy
+    if cause.key == "other_operators" and is_compiled(row):  # a batch changes nothing of these
+        return ""
     if row.get("model") not in names():
         return ""
     settings = _settings(row)
     if is_measured_again:
         return _as_arguments(settings)
     return _as_arguments(_with_remedy(settings, remedy))
+
+
+def tried_axis(row: Row) -> tuple[str, list[str]]:
+    """The key that `tried_config` sweeps, with its values; empty if it sweeps none, or several."""
+    swept = {}
+    for part in tried_config(row).split(" "):
+        key, _, values = part.partition("=")
+        if "," in values:
+            swept[key] = values.split(",")
+    if len(swept) != 1:
+        return "", []
+    return next(iter(swept.items()))
 
 
 def _remedy_keys(row: Row, cause: Cause) -> dict[str, str]:

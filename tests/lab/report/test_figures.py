@@ -371,7 +371,7 @@ def test_finding_because_and_try_speak_of_one_run_and_its_command_tries_it(few, 
     mfu = [0.01, 3.0, 7.0, *np.linspace(10, 40, len(rows))][: len(rows)]
     rows = rows.assign(model=models, mfu_percent=mfu, utilization_percent=99.0, doubtful=False)
     rows["verdict"] = "overhead"
-    first = why.first(selection.first_run(rows), set(), language)
+    first = why.first(few, selection.first_run(rows), set(), language)
     text = Texts(language, "mfu_versus_utilization")
     assert mfu_versus_utilization.finding(rows, text).startswith("resnet18")
     assert "resnet18" in first["because"].partition(",")[0]

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from support.words import KOREAN
 
 from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.lab.tables import seminar_texts
@@ -22,6 +24,7 @@ TERMS = {
     "을 삽니다|를 삽니다": "정합니다, 얻습니다",
     "FLOP을 합니다": "연산량은 … FLOP입니다",
     "속도 옆": "속도와 함께",
+    "다른 장치의 실행|기록된 장치": "머신",
 }
 # A particle follows the sound before it, which a name or a number of any kind does not tell. These
 # values end alike: units, and words of the catalogue.
@@ -34,7 +37,8 @@ FOREIGN = re.compile(r"[A-Z]\w*Error: ")  # what a library raised is its own
 
 
 def texts() -> Iterator[str]:
-    """Every Korean text of the catalogue, and what the notebook says."""
+    """Every Korean text of the catalogue, the help and the seminar's numbers, and what the notebook
+    says."""
 
     def leaves(value: object) -> Iterator[str]:
         if isinstance(value, dict):
@@ -43,7 +47,8 @@ def texts() -> Iterator[str]:
         else:
             yield str(value)
 
-    yield from leaves(dict(catalogue("ko")))
+    for path in KOREAN:
+        yield from leaves(yaml.safe_load(path.read_text(encoding="utf-8")))
     yield from catalogue("ko")["definitions"]
     for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "markdown":
@@ -63,6 +68,24 @@ def test_no_particle_follows_a_name_or_number_of_any_sound():
 def test_a_thing_has_one_word(term):
     found = [text for text in texts() if re.search(term, text)]
     assert found == [], f"write: {TERMS[term]}"
+
+
+def test_no_sentence_counts_both_in_flop_and_in_flops():
+    both = []
+    for text in texts():
+        for sentence in re.split(r"(?<=[.\n]) ", re.sub(r"\{[^}]*\}", "", text)):
+            if "FLOPs" in sentence and re.search(r"FLOP(?=[은는이가을를])", sentence):
+                both.append(sentence)
+    assert both == []
+
+
+def test_the_texts_of_all_files_are_read():
+    found = set(texts())
+    for path in KOREAN:
+        first = yaml.safe_load(path.read_text(encoding="utf-8"))
+        while isinstance(first, dict):
+            first = next(iter(first.values()))
+        assert first in found
 
 
 def test_the_catalogue_speaks_in_one_politeness():

@@ -430,15 +430,16 @@ def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, one_figu
 
 
 def test_a_sweep_ends_in_the_terminal_with_the_page_s_first_lines(measured, tmp_path, capsys):
-    """Finding, because, try and the command, in this order, of one run."""
+    """Finding, because, try, the command and other remedies, in this order, of one run."""
     summary.show(measured, tmp_path / "report.html")
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
-    finding, because, advice, command = lines[-4:]
+    finding, because, advice, command, others = lines[-5:]
     model = finding.split()[0]
     assert " busy " in finding
     assert because.startswith(Texts("en", "lines")("because", reason=f"in {model} "))
     assert advice.startswith("Try: ")
     assert f"model={model} " in command or "experiment=" in command
+    assert others.startswith(Texts("en", "lines")("otherwise", others=""))
 
 
 def test_why_a_run_is_not_comparable_is_told_in_the_pages_language(tmp_path):

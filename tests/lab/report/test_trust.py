@@ -14,6 +14,7 @@ from mfulab.lab.planning import naming
 from mfulab.lab.report import claims, figures, frames, selection, summary, trust
 from mfulab.lab.report.drawing import curves
 from mfulab.lab.report.page import document, why
+from mfulab.mfu import three_lines
 from mfulab.mfu.account import Loss, read
 from mfulab.mfu.causes import CAUSES
 from mfulab.mfu.headroom import PARTS
@@ -105,6 +106,7 @@ def run_of(batch: str, language: str) -> str:
         ({"steady": False}, "unsteady"),
         ({"verdict_flags": '{"beside": {"share": 30.0}}'}, "beside"),
         ({"verdict_flags": '{"held_back": {"share": 30.0}}'}, "held_back"),
+        ({"verdict_flags": '{"far_ceiling": {"share": 0.12}}'}, "far_ceiling"),
         ({"mfu_percent": 120.0}, "above_peak"),
         ({"mfu_percent": 120.0, "mfu_max_clock_percent": 111.0}, "above_peak"),
         ({"phases_percent": 403.0}, "phases"),
@@ -123,7 +125,27 @@ def test_each_reason_is_found_and_told(more, key):
         says, lines, again = trust.summary(found, language)
         assert "2" in says  # of two rows
         assert run_of("1", language) in lines[0]
-        assert again == f"{naming.MEASURE} --forcerun profile_step --config experiment=mine"
+        step = "ceilings" if key == "far_ceiling" else "profile_step"
+        assert again == f"{naming.MEASURE} --forcerun {step} --config experiment=mine"
+
+
+def test_a_ceiling_far_below_the_computed_peak_is_found_with_the_rows_that_divide_by_it():
+    flag = '{"far_ceiling": {"share": 0.12}}'
+    found = tables(profile(0.1, verdict_flags=flag))
+    ceiling = {"computed_tflop_s": 800.0, "swept_tflop_s": math.nan, "emulated": False}
+    found["ceilings"] = found["ceilings"].assign(**ceiling)
+    assert [doubt.is_far for doubt in trust.doubts(found)] == [True, False]
+    rows = trust.with_doubts(found["profile"])
+    assert rows["doubtful"].all()
+    assert rows[trust.REACH].tolist() == [math.inf]
+    assert trust.with_doubts(found["ceilings"])["doubtful"].all()
+    for language in ("en", "ko"):
+        _, lines, _ = trust.summary(found, language)
+        assert "0.12" in lines[0]
+    for harmless in ({"computed_tflop_s": 20.0}, {"emulated": True}):
+        fine = tables(profile(0.1)) | {"ceilings": found["ceilings"].assign(**harmless)}
+        assert trust.doubts(fine) == []
+        assert not trust.with_doubts(fine["ceilings"])["doubtful"].any()
 
 
 @pytest.mark.parametrize("more", [{"time_ci_high_s": 0.9}, {"time_ci_low_s": float("nan")}])
@@ -527,6 +549,74 @@ def test_every_verdict_has_a_remedy_with_its_cost_and_experiment():
     assert read(row).loss("launch_bound") == Loss(60.0, 60.0)
     assert read(row).loss("slow_matmuls") is None
     assert read({"time_s": 0.1}).loss("launch_bound") is None
+
+
+EAGER = {"verdict": "overhead", "utilization_percent": 90.0, "idle_ms": 50.0}
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize(
+    ("compiled", "gain"),
+    [
+        ([0.05], "2.00×"),
+        ([0.2], "2.00×"),
+        ([0.1005], "gain_unsure"),
+        ([], "saves"),
+    ],
+)
+def test_a_gain_is_told_where_rows_of_the_page_show_it(compiled, gain, language):
+    eager = profile(0.1, device="cpu", **EAGER).assign(model="resnet18")
+    rows = pd.concat([eager, profile(*compiled, execution="compile").assign(model="resnet18")])
+    text = Texts(language, "why")
+    case = eager.iloc[0].to_dict()
+    told = why._advice(case, rows, False, text)
+    assert told.startswith(text.within("advice")("overhead"))
+    if gain == "gain_unsure":
+        setting = text.name("execution", "compile")
+        assert told.endswith(text(gain, setting=setting))
+    else:
+        assert gain.replace("×", "") in told or gain == "saves"
+    at_stake = three_lines.most_saved(case, language)
+    assert at_stake
+    assert (at_stake in told) == (gain == "saves")
+
+
+def test_a_gain_is_of_runs_that_differ_in_nothing_else():
+    eager = profile(0.1, device="cpu", **EAGER).assign(model="resnet18")
+    case = eager.iloc[0].to_dict()
+    for other in ({"model": "gpt2"}, {"precision": "bf16"}, {"verdict_flags": "", "steady": False}):
+        row = {"model": "resnet18", "execution": "compile", **other}
+        rows = trust.with_doubts(pd.concat([eager, profile(0.05).assign(**row)], ignore_index=True))
+        assert why._gain(case, rows, Texts("en", "why")) == ""
+
+
+def ceilings(**speeds: float | None) -> pd.DataFrame:
+    """Ceilings of the planted machine by format; None for one that it emulates."""
+    rows = []
+    for name, speed in speeds.items():
+        row = {"hardware": "here", "status": "ok", "format": name, "emulated": speed is None}
+        rows.append(row | {"measured_tflop_s": speed or math.nan, "computed_tflop_s": math.nan})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "helps"),
+    [
+        ({"fp32": 1.0}, True),  # nothing is known of shorter ones
+        ({"fp32": 1.0, "bf16": 2.0}, True),
+        ({"fp32": 1.0, "bf16": 1.0}, False),
+        ({"fp32": 1.0, "bf16": None}, False),
+        ({"fp32": 1.0, "bf16": None, "fp16": 2.0}, True),
+        ({"fp32": 1.0, "bf16": None, "fp16": None, "int8": 4.0}, False),
+    ],
+)
+def test_a_shorter_format_is_no_remedy_where_the_ceilings_show_no_gain(speeds, helps):
+    row = profile(0.1).assign(verdict="other_operators").iloc[0].to_dict()
+    assert why.shorter_helps(row, ceilings(**speeds)) == helps
+    beside = why.Beside(profile(0.1), ceilings(**speeds))
+    case = why._case(row, beside, set(), Texts("en", "why"))
+    others = Texts("en", "otherwise")("other_operators", shorter=int(helps))
+    assert case["otherwise"] == Texts("en", "lines")("otherwise", others=others)
 
 
 def test_padding_costs_what_the_model_s_own_arithmetic_spends_on_it():

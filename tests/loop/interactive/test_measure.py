@@ -11,6 +11,7 @@ from support.processes import until
 
 import mfulab
 from mfulab.core.groups import DeviceConfig
+from mfulab.core.language import verdicts
 from mfulab.core.said import Said
 from mfulab.device.compute import allowed_precision
 from mfulab.device.samplers.series import read_series
@@ -113,6 +114,18 @@ def test_the_ceiling_is_measured_after_the_block(linear, monkeypatch):
         linear(torch.randn(4, 16))
     assert window.row["mfu_percent"] == pytest.approx(100 * window.row["tflop_s"] / 0.5)
     assert window.verdict.cause
+
+
+def test_a_ceiling_far_below_the_computed_peak_is_said(linear, monkeypatch, capsys):
+    computed = peaks.peak_of(torch.device("cpu"), torch.get_num_threads(), "fp32", DeviceConfig())
+    for divisor, is_said in ((800, True), (1, False)):
+        far = Ceiling(computed.spec / divisor)
+        monkeypatch.setattr(peaks, "measured_ceiling", lambda *_, far=far: far)
+        with mfulab.measure(model=linear) as window:
+            linear(torch.randn(4, 16))
+        assert ("far_ceiling" in {flag.key for flag in window.verdict.flags}) == is_said
+        said = verdicts.say(Said("far_ceiling", {"share": 100 / 800}))
+        assert (said in " ".join(capsys.readouterr().out.split())) == is_said
 
 
 def test_the_series_is_kept_where_asked(linear, tmp_path, polled):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from mfulab.core.language import LANGUAGES, catalogue
+from mfulab.core.language import LANGUAGES, Texts, catalogue
 from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading
 from mfulab.loop.interactive.show import show
@@ -43,6 +43,27 @@ def test_a_quiet_block_begins_with_what_was_found_because_of_what_and_what_to_tr
     assert "20.000 ms" in lines[3]
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_loop_s_advice_is_followed_by_its_code(language):
+    row = {**QUIET, "matmul_percent": 20.0, "other_operators_percent": 75.0}
+    code = BY_KEY["other_operators"].code
+    assert read(row).verdict.cause == "other_operators"
+    lines = printed({**row, "mean_of_all_s": 0.02}, width=400, language=language).splitlines()
+    assert code in lines[3]
+    # a sweep's run has a command instead
+    assert code not in printed(row, width=400, language=language)
+
+
+@pytest.mark.parametrize("emulated", [{"bf16", "fp16"}, {"fp16"}, set()])
+def test_no_shorter_format_is_advised_where_the_device_emulates_all(monkeypatch, emulated):
+    monkeypatch.setattr(
+        "mfulab.loop.interactive.show.emulated_here", lambda _: dict.fromkeys(emulated)
+    )
+    row = {**QUIET, "matmul_percent": 20.0, "other_operators_percent": 75.0, "device": "cpu"}
+    said = Texts("en", "otherwise")("other_operators", shorter=int(len(emulated) < 2))
+    assert said in printed(row, width=400)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -50,6 +71,7 @@ def test_a_quiet_block_begins_with_what_was_found_because_of_what_and_what_to_tr
         ({"other_processes": 2.0}, "2 other"),
         ({"throttled_percent": 30.0}, "30 %"),
         ({"steps": 4}, "only 4 steps were timed"),
+        ({"mfu_basis": "measured", "peak_tflop_s": 80.0, "ceiling_tflop_s": 0.1}, "0.12 %"),
         (
             {"steps": 1, "counted_steps": 1, "only_counted": 1},
             "the only step ran under the counter",

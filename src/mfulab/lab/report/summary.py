@@ -106,12 +106,10 @@ def _first_screen(tables: frames.Tables, language: str) -> list[str]:
     if rows.empty:
         return []
     rows = frames.in_words(rows, Texts(language))
-    first = why.first(selection.first_run(rows), set(), language)
+    first = why.first(tables, selection.first_run(rows), set(), language)
     finding = mfu_versus_utilization.finding(rows, Texts(language, "mfu_versus_utilization"))
     lines = ThreeLines(f"\n{finding}", first["because"], first["advice"]).worded(language)
-    if first["experiment"]:
-        return [*lines, first["experiment"]]
-    return lines
+    return [*lines, *filter(None, [first["experiment"], first["otherwise"]])]
 
 
 def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> None:

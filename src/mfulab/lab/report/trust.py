@@ -16,11 +16,11 @@ from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames
 from mfulab.lab.tables import consistency
 from mfulab.measurements.registry import TABLES
+from mfulab.mfu.causes import FAR_CEILING
 from mfulab.mfu.three_lines import EAGER
 from mfulab.timing.probe import OTHERS
 
 ABOVE = 105.0  # % of a measured ceiling: more than two measurements of it may differ
-FAR = 5.0  # % of the computed peak, below which a measured ceiling cannot be right
 FALLING = 0.9  # ratio of step times to a smaller batch's, beyond noise
 PAUSE_S = 60.0  # a longer gap between runs is the user's pause, not part of the sweep
 VAGUEST = 100  # factor of uncertainty above which no number is given
@@ -36,7 +36,7 @@ STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 # Reasons, by their keys in section `trust`.
 WORDS = (
     *("other_processes", "beside", "held_back", "stolen", "disturbed"),
-    *("unsteady", "above_peak", "falling"),
+    *("unsteady", "above_peak", "falling", "far_ceiling"),
     *("phases", "part", "update", "end_to_end", "rungs", "levels"),  # of tables/consistency
 )
 # Flags of a verdict: the device did other work meanwhile, or was slowed down.
@@ -78,7 +78,8 @@ def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
     masks = _masks(rows, failed)
     doubts = sum(mask * 2 ** WORDS.index(key) for key, mask in masks.items())
     any_failed = pd.DataFrame(failed, index=rows.index).any(axis=1)
-    contradicts = any_failed | masks.get("above_peak", False) | masks.get("falling", False)
+    contradicts = any_failed | masks["far_ceiling"]
+    contradicts |= masks.get("above_peak", False) | masks.get("falling", False)
     reach = pd.Series(1.0, rows.index).mask(doubts > 0, OFF).mask(contradicts, math.inf)
     judged = {"doubts": doubts, "doubtful": doubts > 0, "impossible": any_failed, REACH: reach}
     return rows.assign(**judged)
@@ -114,10 +115,12 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
         if isinstance(cell, str):
             keys[cell] = verdicts.keys(cell)
     masks = dict[str, pd.Series]()
-    for key in DISTURBING:
+    for key in (*DISTURBING, "far_ceiling"):
         masks[key] = ok & flags.isin([cell for cell in keys if key in keys[cell]])
     if "verdict_flags" not in rows and "other_processes_percent" in rows:
         masks["beside"] = ok & (rows["other_processes_percent"] >= 100 * OTHERS)
+    if {"measured_tflop_s", "computed_tflop_s", "emulated"} <= set(rows):
+        masks["far_ceiling"] |= ok & _is_far(rows)
     if "steady" in rows:
         masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
     if "mfu_percent" in rows:
@@ -144,7 +147,10 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
         here = here.sort_values(
             "step", key=lambda step: -step.map(step.value_counts()), kind="stable"
         )
-        of_steps.append(Doubt(key, (*here["run"],), (*here["step"].unique(),)))
+        again = (*here["step"].unique(),)
+        if key == "far_ceiling":  # the runs' own times are right
+            again = ("ceilings",)
+        of_steps.append(Doubt(key, (*here["run"],), again))
     of_steps.sort(key=lambda doubt: -len(doubt.runs))
     # Formats in which a run of the sweep exceeded the ceiling that was measured before. Ceilings of
     # a quick search may be exceeded.
@@ -159,16 +165,23 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
 
 
 def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
-    """Measured ceilings of this machine below FAR % of the computed peak."""
+    """Measured ceilings of this machine below FAR_CEILING % of the computed peak."""
     if "computed_tflop_s" not in ceilings or "emulated" not in ceilings:
         return []
     rows = frames.ok(frames.own_or_recorded(ceilings), "measured_tflop_s", "computed_tflop_s")
-    rows = rows[~rows["emulated"].fillna(False).astype(bool)]
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["computed_tflop_s"])
-    far = rows[rows["share"] < FAR].drop_duplicates("ceiling")
+    far = rows[_is_far(rows)].drop_duplicates("ceiling")
     return [
         Doubt(row.ceiling, (row.run,), worst=row.share, is_far=True) for row in far.itertuples()
     ]
+
+
+def _is_far(ceilings: pd.DataFrame) -> pd.Series:
+    """True for ceilings below FAR_CEILING % of the computed peak, of formats that are not
+    emulated."""
+    is_emulated = ceilings["emulated"].fillna(False).astype(bool)
+    share = 100 * ceilings["measured_tflop_s"] / ceilings["computed_tflop_s"]
+    return ~is_emulated & (share < FAR_CEILING)
 
 
 def _own_or_recorded_steps(tables: frames.Tables) -> frames.Tables:
@@ -362,7 +375,7 @@ def _line(doubt: Doubt, text: Texts) -> str:
     if doubt.machine:
         run = f"{run} ({doubt.machine})"
     if doubt.is_far:
-        return text("far_ceiling", precision=doubt.key, share=percent(doubt.worst))
+        return text("ceiling_is_far", precision=doubt.key, share=percent(doubt.worst))
     if doubt.worst:
         return text("low_ceiling", precision=doubt.key, share=percent(doubt.worst), run=run)
     return text(doubt.key, count=len(doubt.runs), run=run)

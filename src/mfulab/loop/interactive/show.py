@@ -13,7 +13,9 @@ from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, percent, quantity
 from mfulab.core.parts import Row
 from mfulab.core.terminal import Terminal
+from mfulab.device.emulation import emulated_here
 from mfulab.device.samplers.reading import UNTOLD, Reading
+from mfulab.device.vendors import kinds
 from mfulab.mfu import ladder
 from mfulab.mfu.account import Judged
 from mfulab.mfu.three_lines import ThreeLines, device_of, three_lines
@@ -34,6 +36,7 @@ UNSHOWN_PERCENT = 1.0
 DISTURBING = {
     "other_processes",
     "beside",
+    "far_ceiling",
     "held_back",
     "measuring",
     "measuring_briefly",
@@ -260,8 +263,8 @@ def _share_lines(values: Row, text: Texts) -> list[str]:
 
 
 def first_lines(found: ThreeLines, language: str) -> list[Text]:
-    """The three lines of the result, each in its style."""
-    styles = ("bold", "yellow", "cyan")
+    """The three lines of the result, and the code that tries the last, each in its style."""
+    styles = ("bold", "yellow", "cyan", "cyan")
     styled = zip(found.worded(language), styles, strict=False)
     return [Text(line, style=style) for line, style in styled]
 
@@ -272,7 +275,22 @@ def _three_lines(window: Finished, language: str) -> ThreeLines:
     shown = {"device": getattr(window, "device", ""), **values}
     if window.verdict is not None:
         shown |= {**window.verdict.columns, "verdict_flags": None}  # flags are shown apart
-    return three_lines(shown, name, device_of(shown), language)
+    return three_lines(
+        shown,
+        name,
+        device_of(shown),
+        language,
+        is_loop="mean_of_all_s" in values,
+        shorter_helps=_shorter_helps(str(shown["device"])),
+    )
+
+
+def _shorter_helps(device: str) -> bool:
+    """False if this machine's device emulates every number format of two bytes."""
+    kind, _, _ = device.partition(":")
+    if kind != "cpu" and kind not in kinds():
+        return True
+    return not {"bf16", "fp16"} <= emulated_here(kind).keys()
 
 
 def _missing(window: Finished, text: Texts) -> list[str]:

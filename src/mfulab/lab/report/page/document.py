@@ -253,7 +253,7 @@ def _why(figures_shown: set[str], tables: frames.Tables, is_of_own: bool, langua
             first = section["cases"][0] | {"because": section["cases"][0]["reason"]}
         return {"lanes": {}, "first": first, "why": section}
     lowest = selection.first_run(charted)
-    first = why.first(lowest, figures_shown, language)
+    first = why.first(tables, lowest, figures_shown, language)
     section = why.section(tables, lowest, figures_shown, language)
     return {"lanes": why.lanes(charted, language), "first": first, "why": section}
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from mfulab.core.formats import FORMATS
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
@@ -44,6 +45,15 @@ USABLE = 0.9  # share of a card's memory, without context, workspaces and fragme
 WAITING = 5.0  # % of the time from which waiting for the loader matters
 MEASURABLE = ("bf16_yes", "bf16_no")  # answers with a number
 GAIN = 1.05  # speedup from which another number format is worth its rounding
+# Keys that a remedy may sweep, of which two rows of the page show the gain.
+AXES = ("execution", "precision", "batch_size", "workload")
+
+
+class Beside(NamedTuple):
+    """Rows that show what a remedy gains: the steps measured here, and the ceilings."""
+
+    steps: pd.DataFrame
+    ceilings: pd.DataFrame
 
 
 class Batch(NamedTuple):
@@ -185,8 +195,7 @@ def section(
     """Returns the cases of the section, `lowest` first, and the answers. `figures` are those on the
     page. Empty without a profiled step."""
     text = Texts(language, "why")
-    steps = frames.with_machine(tables, frames.with_traces(tables))
-    rows = frames.in_words(frames.own_or_recorded(steps), text)
+    rows = _steps(tables, text)
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
@@ -197,7 +206,8 @@ def section(
         is_same = (shown[CASE] == first_case[CASE].iloc[0]).all(axis=1)
         shown = pd.concat([first_case, shown[~is_same]])
     drawn = shown.head(SHOWN + MORE)
-    cases = [_case(row, figures, text) for row in drawn.to_dict("records")]
+    beside = Beside(measured, tables["ceilings"])
+    cases = [_case(row, beside, figures, text) for row in drawn.to_dict("records")]
     causes = drawn[CAUSE].value_counts()
     verdict = text.name("cause", causes.index[0])
     sentences = [text("says", verdict=verdict, count=int(causes.iloc[0]), total=len(cases))]
@@ -216,13 +226,21 @@ def section(
     }
 
 
-def first(lowest: pd.Series, figures: set[str], language: str) -> Record:
+def _steps(tables: frames.Tables, text: Texts) -> pd.DataFrame:
+    """Steps measured here, or all recorded ones, with the names of their machines in words."""
+    own = frames.own_or_recorded(frames.with_machine(tables, frames.with_traces(tables)))
+    return frames.in_words(own, text)
+
+
+def first(tables: frames.Tables, lowest: pd.Series, figures: set[str], language: str) -> Record:
     """Returns the case of the lowest run in the page's first figure, with its sentence
     `because`."""
     text = Texts(language, "mfu_versus_utilization")
     row = frames.in_words(lowest.to_frame().T, text).iloc[0]
     because = mfu_versus_utilization.because(row, text)
-    return _case(row.to_dict(), figures, text.within("why")) | {"because": because}
+    steps = frames.ok(_steps(tables, text), "time_s")
+    beside = Beside(steps, tables["ceilings"])
+    return _case(row.to_dict(), beside, figures, text.within("why")) | {"because": because}
 
 
 def of_traces(tables: frames.Tables, text: Texts) -> str | None:
@@ -291,7 +309,7 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
     return fastest.sort_values("mfu_percent", na_position="last")
 
 
-def _case(row: Row, figures: set[str], text: Texts) -> Record:
+def _case(row: Row, beside: Beside, figures: set[str], text: Texts) -> Record:
     cause = row[CAUSE]
     columns = verdicts.columns(row, language=text.language)
     budget = account.read(row).losses
@@ -302,6 +320,10 @@ def _case(row: Row, figures: set[str], text: Texts) -> Record:
     figure = ""
     if tried:
         figure = BY_KEY[cause].figure
+    otherwise = ""
+    if not (is_read and cause in three_lines.OF_TRACES):
+        helps = shorter_helps(row, beside.ceilings)
+        otherwise = three_lines.otherwise(row, text.language, helps)
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
@@ -311,10 +333,86 @@ def _case(row: Row, figures: set[str], text: Texts) -> Record:
         "parts": _drawn(budget, text),
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
-        "advice": three_lines.advice(row, text.language, is_read),
+        "advice": _advice(row, beside.steps, is_read, text),
+        "otherwise": otherwise,
         "experiment": _command(cause, tried, text.language),
         "figure": figure if figure in figures else "",
     }
+
+
+def _advice(row: Row, steps: pd.DataFrame, is_read: bool, text: Texts) -> str:
+    """The first remedy, and what it gains by the rows of the page; if they do not show that, the
+    time at stake."""
+    remedy = three_lines.first_remedy(row, text.language, is_read)
+    if not remedy or not three_lines.can_help(row):
+        return remedy
+    if is_read and row[CAUSE] in three_lines.OF_TRACES:
+        return remedy
+    said = _gain(row, steps, text) or three_lines.most_saved(row, text.language)
+    return f"{remedy} {said}".strip()
+
+
+def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
+    """Sentence on the best of the runs that differ from `row` only in what its command sweeps;
+    empty if there are none without doubt."""
+    axis, values = three_lines.tried_axis(row)
+    if axis not in AXES:
+        return ""
+    own = row[axis]
+    wanted = [number(value) if axis == "batch_size" else value for value in values]
+    is_alike = steps[axis].isin([own, *wanted])
+    for key in relative.KEYS:
+        if key != axis:
+            is_alike &= steps[key].isna() if pd.isna(row[key]) else steps[key].eq(row[key])
+    if is_alike.sum() < 2:
+        return ""
+    pairs = relative.against(steps[is_alike], axis, own)
+    pairs = pairs[frames.comparable(pairs) & frames.comparable(pairs, "_base")]
+    if trust.REACH in pairs:
+        pairs = pairs[pairs[trust.REACH] == 1]
+    if pairs.empty:
+        return ""
+    best = pairs.loc[pairs["speedup"].idxmax()]
+    if best["speedup_low"] <= 1 <= best["speedup_high"]:
+        return text("gain_unsure", setting=_setting(axis, best[axis], text))
+    gained = relative.times(best["speedup"], text)
+    return text("gain", setting=_setting(axis, best[axis], text), gained=gained)
+
+
+def _setting(axis: str, value: str | float, text: Texts) -> str:
+    """Name of a value that a command sweeps."""
+    if axis == "batch_size":
+        return text("batch", batch_size=int(value))
+    return text.name(axis, str(value))
+
+
+def shorter_helps(row: Row, ceilings: pd.DataFrame) -> bool:
+    """False if the ceilings of a row's machine show that a number format of half the length is no
+    faster there: the device emulates it, or multiplies it no faster. True if they do not show
+    it."""
+    own = FORMATS.get(str(row.get("effective_precision") or row.get("precision") or ""))
+    if own is None or "format" not in ceilings:
+        return True
+    here = ceilings[(ceilings["hardware"] == row["hardware"]) & (ceilings["status"] == "ok")]
+    before = _speed(here[here["format"] == own.name])
+    known = False
+    for name, form in FORMATS.items():
+        shorter = here[here["format"] == name]
+        if 2 * form.bytes != own.bytes or shorter.empty:
+            continue
+        known = True
+        speed = _speed(shorter)
+        if speed is not None and (before is None or speed >= GAIN * before):
+            return True
+    return not known
+
+
+def _speed(ceilings: pd.DataFrame) -> float | None:
+    """Highest TFLOP/s of a format that the device does not emulate, computed where none was
+    measured; None if unknown."""
+    own = ceilings[~ceilings["emulated"].fillna(False).astype(bool)]
+    speeds = own["measured_tflop_s"].fillna(own["computed_tflop_s"])
+    return number(speeds.max())
 
 
 def _named(budget: Mapping[str, account.Loss], text: Texts) -> list[str]:
