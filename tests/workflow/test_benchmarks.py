@@ -1,6 +1,9 @@
 """The output of `make bench`, and that the sweeps which it times still run."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -264,7 +267,7 @@ def told_wrong(rows: list[dict[str, object]], disturbed: int = 0) -> list[str]:
 def test_each_machine_is_a_row_and_one_that_cannot_be_had_says_why(monkeypatch, capsys):
     import machines
 
-    wanted = ["0.5", "24", "1", "2", "60 %", "90 %", "1", "MFU is 60 %."]
+    wanted = ["0.5", "24", "1", "2", "60 %", "90 %", "1", "1.04", "MFU is 60 %."]
     monkeypatch.setattr(machines, "swept", lambda machine, experiment: (wanted, ["a: failed"]))
     missing = machines.Machine("AVX2", missing=lambda: "no avx2 here")
     monkeypatch.setattr(
@@ -277,7 +280,7 @@ def test_each_machine_is_a_row_and_one_that_cannot_be_had_says_why(monkeypatch, 
         for line in lines
         if line.startswith("|")
     ]
-    assert cells[2:] == [["as it is", *wanted], ["AVX2", *[""] * 7, "no avx2 here"]]
+    assert cells[2:] == [["as it is", *wanted], ["AVX2", *[""] * 8, "no avx2 here"]]
     assert {len(row) for row in cells} == {len(machines.COLUMNS)}
     assert lines[-1] == "native: a: failed"
     with pytest.raises(SystemExit):
@@ -293,3 +296,58 @@ def test_a_cgroup_that_cannot_be_made_is_a_reason(monkeypatch, tmp_path):
     assert (
         machines.MACHINES["half-a-cpu"].missing().startswith("needs the right to make a cgroup: ")
     )
+
+
+SPINS = """
+import os, sys, time
+if os.fork() == 0 and os.fork() == 0:
+    while time.process_time() < 0.4:
+        pass
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has orphans adopted")
+def test_processes_that_outlive_a_command_are_counted(tmp_path):
+    code = (
+        "import sys, peers; from pathlib import Path; peers.adopt_orphans();"
+        "print(peers.cpu_s(Path(sys.argv[1]), [sys.executable, '-S', '-c', sys.argv[2]]))"
+    )
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(tmp_path), SPINS]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert float(done.stdout) >= 0.4
+
+
+def test_a_configuration_costs_the_difference_of_two_sweeps():
+    import peers
+
+    asked = []
+
+    def sweep(count: int) -> float:
+        asked.append(count)
+        return 5 + 0.1 * count + len(asked)  # later ones take longer: the least counts
+
+    assert peers.a_configuration(sweep, (20, 120), 3) == pytest.approx((0.1 * 100 + 3) / 100)
+    assert asked == [20] * 3 + [120] * 3
+
+
+def test_each_peer_is_a_row_with_its_ratio(monkeypatch, capsys):
+    import peers
+
+    costs = {"snakemake": 0.1, "run": 0.05, "plain_hydra": 0.2, "optimum": 7.0}
+    for name, cost in costs.items():
+        monkeypatch.setattr(peers, name, lambda *given, cost=cost: cost * given[-1])
+    monkeypatch.setattr(peers, "adopt_orphans", lambda: None)
+    peers.main(["--optimum", "python", "--sizes", "1", "2"])
+    cells = [line.split("|")[2:4] for line in capsys.readouterr().out.splitlines()[3:]]
+    found = [(float(cost), float(ratio)) for cost, ratio in cells]
+    assert found == [(0.1, 1), (0.05, 0.5), (0.2, 2), (7, 70)]
+
+
+@pytest.mark.parametrize("text", ["PLAIN", "ALIKE"])
+@pytest.mark.slow
+def test_a_plain_workflow_finds_nothing_to_do(text):
+    import peers
+
+    assert peers.nothing_plain(getattr(peers, text), 3, 1) > 0
