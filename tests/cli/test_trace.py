@@ -15,7 +15,7 @@ from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
 from mfulab.cli.trace_text import _budget
-from mfulab.core.language import LANGUAGES, Texts, verdicts
+from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.mfu.account import Account, Loss
 
 
@@ -50,6 +50,23 @@ def test_json_is_an_object_a_file(tmp_path, capsys):
     assert row["hfu_percent"] == pytest.approx(row["mfu_percent"])
     assert row["verdict"] == "stalled"
     assert row["verdict_sentence"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_finding_because_and_try_precede_the_ladder(tmp_path, capsys, language):
+    path = write(tmp_path / "step.json.gz", one_step())
+    assert main(["trace", str(path), "--language", language]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = Texts(language, "lines")
+    starts = (said("because", reason=""), said("try", advice=""))
+    places = []
+    for start in starts:
+        places.append(next(at for at, line in enumerate(lines) if line.startswith(start)))
+    rungs = tuple(map(str, catalogue(language)["rungs"].values()))
+    ladder = [at for at, line in enumerate(lines) if line.startswith(rungs) and "█" in line]
+    assert "60" in lines[places[0] - 1]  # the finding: how busy the device was
+    assert places == sorted(places)
+    assert places[-1] < min(ladder)
 
 
 def test_text_names_what_is_long_and_a_bad_file_leaves_the_others(tmp_path, capsys):

@@ -429,6 +429,18 @@ def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, one_figu
     assert "<code>mfulab record --replace</code>" in page
 
 
+def test_the_command_stands_between_the_remedy_that_it_tries_and_the_others(content):
+    _, _, headline = content.partition('<section id="headline"')
+    words = Texts("en", "lines")
+    places = (
+        headline.index(f"<strong>{Texts('en', 'page')('why_try')}</strong>"),
+        headline.index('<p class="command"><code>'),
+        headline.index(f'<p class="because">{words("otherwise", others="")}'),
+        headline.index("<svg"),
+    )
+    assert list(places) == sorted(places)
+
+
 def test_a_sweep_ends_in_the_terminal_with_the_page_s_first_lines(measured, tmp_path, capsys):
     """Finding, because, try, the command and other remedies, in this order, of one run."""
     summary.show(measured, tmp_path / "report.html")

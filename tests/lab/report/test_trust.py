@@ -590,6 +590,13 @@ def test_a_gain_is_of_runs_that_differ_in_nothing_else():
         assert why._gain(case, rows, Texts("en", "why")) == ""
 
 
+def test_a_gain_is_of_the_run_s_own_execution():
+    quantised = profile(0.1, device="cpu", execution="quantised_dynamic_int8", **EAGER)
+    others = [profile(0.2), profile(0.05, execution="compile")]
+    rows = pd.concat([quantised, *others], ignore_index=True).assign(model="resnet18")
+    assert why._gain(rows.iloc[0].to_dict(), rows, Texts("en", "why")) == ""
+
+
 def ceilings(**speeds: float | None) -> pd.DataFrame:
     """Ceilings of the planted machine by format; None for one that it emulates."""
     rows = []

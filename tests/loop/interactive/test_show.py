@@ -9,7 +9,7 @@ from rich.console import Console
 from mfulab.core.language import LANGUAGES, Texts, catalogue
 from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading
-from mfulab.loop.interactive.show import show
+from mfulab.loop.interactive.show import facts_line, show
 from mfulab.mfu.account import read
 from mfulab.mfu.causes import BY_KEY
 
@@ -89,6 +89,39 @@ def test_what_disturbed_a_block_is_its_first_line(change, said):
     first = printed({**QUIET, **change}, width=300).splitlines()[0]
     assert first.startswith("Disturbed: ")
     assert said in first
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("change", [{}, {"other_processes_percent": 60.0}])
+def test_finding_because_and_try_precede_the_ladder(language, change):
+    lines = printed({**QUIET, **change}, width=400, language=language).splitlines()
+    said = catalogue(language)["lines"]
+    starts = (said[key].partition("{")[0] for key in ("because", "try"))
+    places = [
+        next(at for at, line in enumerate(lines) if line.startswith(start)) for start in starts
+    ]
+    rungs = catalogue(language)["rungs"]
+    first_rung = min(
+        at
+        for at, line in enumerate(lines)
+        if "█" in line and line.startswith(tuple(map(str, rungs.values())))
+    )
+    assert places == sorted(places)
+    assert places[-1] < first_rung
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("is_loop", [True, False])
+def test_a_mean_apart_from_the_median_says_whether_rates_are_of_it(language, is_loop):
+    row = {"time_s": 0.02, "steps": 50, "window_s": 50 * 0.025}
+    if is_loop:
+        row["mean_of_all_s"] = 0.025
+    text = Texts(language, "measured")
+    said = {key: text(key, ms="25.000") for key in ("mean", "mean_disturbed")}
+    told = facts_line(row, language)
+    assert (said["mean"] in told, said["mean_disturbed"] in told) == (is_loop, not is_loop)
+    alike = facts_line({**row, "window_s": 50 * 0.0203, "mean_of_all_s": None}, language)
+    assert not any(text(key, ms="20.300") in alike for key in said)
 
 
 @pytest.mark.parametrize(

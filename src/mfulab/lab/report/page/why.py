@@ -359,6 +359,8 @@ def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
     if axis not in AXES:
         return ""
     own = row[axis]
+    if axis == "execution" and own != three_lines.EAGER:  # the command sweeps eager anew
+        return ""
     wanted = [number(value) if axis == "batch_size" else value for value in values]
     is_alike = steps[axis].isin([own, *wanted])
     for key in relative.KEYS:
