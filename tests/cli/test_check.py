@@ -404,6 +404,8 @@ def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
     shown = []
 
     def checked(command, env, **options):
+        if "-c" in command:
+            return SimpleNamespace(stdout="", stderr="Traceback …\nRuntimeError: no peer access\n")
         shown.append(env["CUDA_VISIBLE_DEVICES"])
         line = card(shown[-1][4:], 700 if len(shown) < 3 else 600)
         return SimpleNamespace(stdout=json.dumps(asdict(replace(line, node="n1"))))
@@ -414,6 +416,58 @@ def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert shown == [line["node"].split()[1] for line in lines] == [gpu.uuid for gpu in cards]
     assert [line["state"] for line in lines] == ["healthy", "healthy", "low"]
+    copied = lines[0]["values"][check.COPIED]
+    assert (copied["value"], "no peer access" in str(copied["reason"])) == (None, True)
+
+
+def test_a_link_between_two_cards_that_is_up_and_slow_is_named(monkeypatch, capsys):
+    StandIn(*(Gpu(uuid=f"GPU-{number}") for number in range(4))).install(monkeypatch)
+    slow = "GPU-2,GPU-3"
+    pairs = []
+
+    def checked(command, env, **options):
+        seen = env["CUDA_VISIBLE_DEVICES"]
+        if "-c" in command:
+            pairs.append(seen)
+            return SimpleNamespace(stdout="25.0\n" if seen == slow else "180.0\n", stderr="")
+        line = card(seen[4:], 700)
+        return SimpleNamespace(stdout=json.dumps(asdict(replace(line, node="n1"))))
+
+    monkeypatch.setattr(check.identity, "resolve", lambda device: "cuda")
+    monkeypatch.setattr(check.subprocess, "run", checked)
+    assert check.run.callback("auto", None, None, True, True, False) == 1
+    assert pairs == ["GPU-0,GPU-1", "GPU-1,GPU-2", slow, "GPU-3,GPU-0"]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    low = {line["node"]: line["values"][check.COPIED]["state"] for line in lines}
+    assert [node for node, state in low.items() if state == "low"] == ["n1 GPU-2"]
+
+
+def test_copies_between_two_cards_are_timed_to_their_end(monkeypatch, capsys):
+    made = torch.randn
+    places = []
+
+    def randn(*sides, dtype, device):
+        places.append(str(device))
+        return made(64, 64, dtype=dtype)
+
+    def like(source, device):
+        places.append(str(device))
+        return source.clone()
+
+    monkeypatch.setattr(node.torch, "randn", randn)
+    monkeypatch.setattr(node.torch, "empty_like", like)
+
+    def median(call, device, least):
+        call()
+        places.append(str(device))
+        return 2e-6
+
+    monkeypatch.setattr(node, "median_wall_s", median)
+    node.tell_copies()
+    assert places == ["cuda:1", "cuda:0", "cuda:0"], (
+        "the source, the target, and which is waited for"
+    )
+    assert float(capsys.readouterr().out) == pytest.approx(2 * 64 * 64 / 2e-6 / 1e9)
 
 
 def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT
 
 from mfulab import device
 from mfulab.device import ByKind, identity, is_gpu, kind_of, synchronise
+from mfulab.device.vendors import Gpu, apple
 
 # The package's files that still name the kind, beside device/ and kernels/, and why.
 NAMED = {
@@ -57,10 +57,13 @@ def test_a_slug_tells_the_kind(hardware, kind):
     assert kind_of(hardware) == kind
 
 
-def test_a_name_that_tells_no_maker_is_asked_of_the_driver(monkeypatch):
-    assert kind_of("prototype-7") == "cpu"
-    StandIn(Gpu(name="Prototype 7")).install(monkeypatch)
+def test_a_name_that_tells_no_maker_is_asked_of_the_driver_and_is_no_cpu_s(monkeypatch):
     assert kind_of("prototype-7") == "cuda"
+    monkeypatch.setattr(
+        apple.Apple, "gpus", lambda self, environment: [Gpu("Prototype 7", "MPS-0")]
+    )
+    assert kind_of("prototype-7") == "mps"
+    assert kind_of("prototype-7c") == "cpu"
 
 
 def test_a_kind_without_a_module_counts_as_a_gpu_but_is_refused_with_the_choices():

@@ -164,16 +164,19 @@ def test_amd_s_tf32_is_refused_where_triton_does_not_compile_it(architecture, mo
 
 
 @pytest.mark.parametrize("precision", few(("bf16", "fp16", "fp32", "int8")))
-@pytest.mark.parametrize("architecture", few(("gfx942", "gfx90a", "gfx950")))
-def test_the_plain_rung_fits_amd_s_instinct(architecture, precision, monkeypatch):
+@pytest.mark.parametrize("architecture", few(("gfx1100", "gfx942", "gfx90a", "gfx950", "gfx1201")))
+def test_the_plain_rung_fits_amd_s_cards_without_a_spill(architecture, precision, monkeypatch):
     from mfulab.kernels import triton_kernels
     from mfulab.kernels.triton_plain import TritonPlain
 
     monkeypatch.setattr(triton_kernels, "generation", lambda: (0, 0))
+    monkeypatch.setattr(triton_kernels, "amd_architecture", lambda: architecture)
     compiled = triton_code(TritonPlain(precision), architecture)
     code = compiled.asm["amdgcn"]
     assert compiled.metadata.shared <= LDS_BYTES
-    assert "mfma" in code
+    is_instinct = architecture.startswith(triton_kernels.INSTINCT)
+    has_units = is_instinct or precision != "fp32"
+    assert bool(re.search("v_mfma|v_wmma", code)) == has_units
     assert spilled_registers(code) == 0
 
 

@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from mfulab.core.formats import FORMATS
 from mfulab.core.said import Said, as_told
 from mfulab.device import emulation, identity, system
 from mfulab.device.peaks import peak
-from mfulab.device.vendors import amd, gpm, nvidia, nvml, torch_build
+from mfulab.device.vendors import amd, apple, gpm, nvidia, nvml, torch_build
 from mfulab.kernels.base import MatmulKernel, Shape
 from mfulab.kernels.devices import HOPPER
+from mfulab.mfu.utilization import default_basis
 
-from . import amd_stand_in, nvml_stand_in
+from . import amd_stand_in, apple_stand_in, nvml_stand_in
 from .shape_classes import kernel_classes, refused
 from .workflow_copy import ROOT
 
@@ -87,11 +89,14 @@ AMDS = (
     Card("AMD Instinct MI300X", units=304, architecture="gfx942"),
     Card("AMD Instinct MI355X", units=256, architecture="gfx950"),
 )
+# Those whose maker is recognised by its PCI identifier, to say why the CPU is measured.
+UNMEASURED = (("Intel Arc", "0x8086"), ("Huawei Ascend", "0x19e5"))
 
 
 def table() -> str:
     """Text of the table."""
-    lines = [*map(_of_nvidia, NVIDIAS), *map(_of_amd, AMDS), _of_apple(), _of_intel()]
+    others = (_of_unmeasured(*each) for each in UNMEASURED)
+    lines = [*map(_of_nvidia, NVIDIAS), *map(_of_amd, AMDS), _of_apple(), *others]
     return HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + FOOT
 
 
@@ -176,20 +181,39 @@ def _of_amd(card: Card) -> list[str]:
 
 
 def _of_apple() -> list[str]:
-    less = "`device=mps` asks for it; no trace, no clocks, and MFU divides by the measured ceiling"
-    return ["Apple M-series", "fp16, bf16", "", "none", "", "", "", less]
+    with pytest.MonkeyPatch.context() as patch:
+        apple_stand_in.mac(patch)
+        vendor = apple.Apple()
+        [seen] = vendor.gpus({})
+        formats = [precision for precision in vendor.FORMATS if FORMATS[precision].bytes == 2]
+        properties = vendor.properties(seen.uuid, seen.name)
+        less = [] if vendor.IS_AUTOMATIC else [f"`device={vendor.KIND}` asks for it"]
+        if vendor.clock_reader(seen.uuid)() is None:
+            less.append("no clocks")
+        if default_basis(vendor.KIND) == "measured":
+            less.append("MFU divides by the measured ceiling")
+        families = [_family(name, device=vendor.KIND) for name in ("cuda_", "numba_cuda")]
+        return [
+            seen.name,
+            ", ".join(formats),
+            *_peak(Card(properties.name, units=properties.sms), formats[0]),
+            "none",
+            *families,
+            ", ".join(_supported_formats(kernel_classes()["triton_plain"], vendor.KIND)),
+            "; ".join(less),
+        ]
 
 
-def _of_intel() -> list[str]:
+def _of_unmeasured(name: str, maker: str) -> list[str]:
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         pci_device = Path(root) / "sys/bus/pci/devices/0000:03:00.0"
         pci_device.mkdir(parents=True)
-        (pci_device / "vendor").write_text("0x8086")
+        (pci_device / "vendor").write_text(maker)
         (pci_device / "class").write_text("0x030000")
         patch.setattr(system, "ROOT", root)
         message = identity.unused()
         return [
-            "Intel Arc; Huawei Ascend",
+            name,
             "",
             "",
             "none",
@@ -200,7 +224,7 @@ def _of_intel() -> list[str]:
         ]
 
 
-def _family(begin: str, is_compiled: bool = True) -> str:
+def _family(begin: str, is_compiled: bool = True, device: str = "cuda") -> str:
     kinds = [
         kind
         for name, kind in kernel_classes().items()
@@ -209,7 +233,7 @@ def _family(begin: str, is_compiled: bool = True) -> str:
         and "seminar" not in name
         and not name.endswith("elementwise")
     ]
-    supported = [kind for kind in kinds if is_compiled and _supported_formats(kind)]
+    supported = [kind for kind in kinds if is_compiled and _supported_formats(kind, device)]
     return f"{len(supported)} of {len(kinds)}"
 
 
@@ -217,7 +241,9 @@ def _formats(name: str) -> str:
     return ", ".join(_supported_formats(kernel_classes()[name]))
 
 
-def _supported_formats(kind: type[MatmulKernel]) -> list[str]:
+def _supported_formats(kind: type[MatmulKernel], device: str = "cuda") -> list[str]:
+    if device not in kind.devices:
+        return []
     return [precision for precision in kind.precisions if not refused(kind(precision), SQUARE)]
 
 

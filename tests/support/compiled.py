@@ -56,7 +56,6 @@ TRITON_TYPES = {
     "fp8": "fp8e4nv",
     "int8": "i8",
 }
-INSTINCT = "gfx9"  # GCN and CDNA, whose wavefronts have 64 lanes
 TRITON_RESULTS = {"fp8": "bf16", "int8": "i32"}
 
 
@@ -156,7 +155,7 @@ def triton_code(kernel, target, tiling=None, *, persistent=False):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from mfulab.kernels.triton_kernels import matmul_persistent, matmul_tiles
+    from mfulab.kernels.triton_kernels import INSTINCT, matmul_persistent, matmul_tiles
 
     kind = TRITON_TYPES[kernel.precision]
     tiling = dict(tiling or kernel.tiling())
@@ -175,6 +174,7 @@ def triton_code(kernel, target, tiling=None, *, persistent=False):
     function = matmul_persistent if persistent else matmul_tiles
     source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=divisible)
     if isinstance(target, str):
+        # AMD's; wavefronts of GCN and CDNA have 64 lanes
         lanes = 64 if target.startswith(INSTINCT) else 32
         return compile(source, target=GPUTarget("hip", target, lanes), options=options)
     return compile(source, target=GPUTarget("cuda", target, 32), options=options)

@@ -147,7 +147,7 @@ DEVICES = {
         {"fp32": 0.7, "bf16": 0.8}, cores=8, refused=frozenset(_LAPTOP),
     ),
     "b200": Device("NVIDIA B200", (10, 0), 191_503_532_032, 148, 1965, 3996, 8192, 6900.0, gpm=True,
-        figures="public: NVIDIA's datasheet of the HGX B200; assumed: nine tenths of its bandwidth, the H100's "
+        figures="public: NVIDIA's datasheet of the HGX B200; assumed: 86 % of its bandwidth, the H100's "
         "share of its peak"),
     "mig": Device(
         "NVIDIA H100 80GB HBM3", (9, 0), 85_520_809_984, 16, 1980, 2619, 5120, 380.0, gpm=True,
@@ -156,7 +156,7 @@ DEVICES = {
     "mi300x": Device(
         *("AMD Instinct MI300X OAM", None, 206_141_652_992, 304, 2100, 1300, 8192, 4100.0), {"bf16": 0.54, "fp32": 0.6},
         figures="public: AMD's datasheet, and in bf16 its own 708 TFLOP/s (Measuring Max-Achievable FLOPs, part 2, "
-        "rocm.blogs.amd.com); the share in fp32 is assumed",
+        "rocm.blogs.amd.com); assumed: 77 % of its bandwidth, 60 % of its peak in fp32",
     ),
     "unknown": Device(
         "NVIDIA GeForce RTX 5080 SUPER", (12, 0), 25_651_314_688, 84, 3100, 15001, 256, 850.0,
@@ -602,9 +602,16 @@ CLOCKED = (
     "lab/planning/workflow",
     "cli/refine",
 )
+# A run's third process asks for the third card first. Else which cards share a run would depend on how
+# fast this host starts processes.
+SHARED_OUT = r"""\1
+    number = config_path.partition("replicate=")[2].split("/")[0].split(",")[0]
+    first = int(number or 1) - 1
+    candidates = candidates[first:] + candidates[:first]"""
 # Edits of a copy of the project, as (file, pattern, replacement): use the clock and the emulated
-# device's number of cores.
+# device's number of cores, and share runs out over its cards.
 EDITS = (
+    ("src/mfulab/lab/runtime/devices.py", r"(?m)^(    candidates = _candidates\(.*)$", SHARED_OUT),
     *((f"src/mfulab/{name}.py", r"(?m)^import time$", IMPORT) for name in CLOCKED),
     (
         "src/mfulab/lab/runtime/run.py",

@@ -31,7 +31,7 @@ from mfulab.core.files import UnreadableError, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said, as_json
+from mfulab.core.said import Numbers, Said, as_json, as_told
 from mfulab.core.terminal_language import in_words
 from mfulab.device import ByKind, cpu, identity, is_gpu, visible
 from mfulab.device.local_peak import local_name, local_peak
@@ -52,6 +52,7 @@ KEYS = {"node", "device", "kind", "values", "state"}
 # Beginning of a line of `--json`; srun --label puts a number before it.
 LINE = re.compile(r'\{"(?:answer|node)"')
 EARLIER = TypeAdapter(DeviceCheck)
+COPIED = "from_next_card_gb_s"
 LINKS = ("pcie_lanes", "pcie_generation", "nvlinks")
 
 
@@ -142,7 +143,11 @@ def run(
 def _run_cards(device: str, as_json: bool) -> int:
     """Checks the GPUs of this node one after the other, each in its own process, and compares them.
     Returns the exit status."""
-    lines = judge_cards(list(_each_card(device)))
+    kind = identity.resolve(device)
+    if not is_gpu(kind):
+        raise ConfigurationError(Said("no_cards_here"))
+    uuids = [gpu.uuid for gpu in identity.gpus(kind)]
+    lines = judge_cards(_with_copies(list(_each_card(kind, uuids)), uuids))
     if as_json:
         for line in lines:
             say_json(answer(line).line(asdict(line)))
@@ -180,18 +185,46 @@ def answer(line: DeviceCheck) -> Answer:
     )
 
 
-def _each_card(device: str) -> Iterator[DeviceCheck]:
-    kind = identity.resolve(device)
-    if not is_gpu(kind):
-        raise ConfigurationError(Said("no_cards_here"))
-    for gpu in identity.gpus(kind):
+def _each_card(kind: str, uuids: Iterable[str]) -> Iterator[DeviceCheck]:
+    for uuid in uuids:
         command = [sys.executable, "-m", "mfulab", "check", f"--device={kind}", "--json"]
-        environment = os.environ | visible([gpu.uuid])
+        environment = os.environ | visible([uuid])
         done = subprocess.run(
             command, env=environment, stdout=subprocess.PIPE, text=True, check=False
         )
-        [line] = _lines(gpu.uuid, done.stdout.splitlines())
-        yield replace(line, node=f"{line.node} {gpu.uuid}")
+        [line] = _lines(uuid, done.stdout.splitlines())
+        yield replace(line, node=f"{line.node} {uuid}")
+
+
+def _with_copies(lines: Sequence[DeviceCheck], uuids: Sequence[str]) -> list[DeviceCheck]:
+    """Adds to each card the rate of copies from the next one, so that each card sends and receives
+    once. A link may be up and slow."""
+    if len(uuids) < 2:
+        return list(lines)
+    found = []
+    for place, line in enumerate(lines):
+        after = uuids[(place + 1) % len(uuids)]
+        values = {**line.values, COPIED: _copied([uuids[place], after])}
+        found.append(replace(line, values=values))
+    return found
+
+
+def _copied(pair: Sequence[str]) -> CheckedValue:
+    """GB/s of copies from the second to the first of two GPUs, or the reason why none is known."""
+    program = "from mfulab.timing import node; node.tell_copies()"
+    environment = os.environ | visible(pair)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        return CheckedValue(float(done.stdout), "GB/s")
+    except ValueError:
+        last = done.stderr.strip().rpartition("\n")[2]
+        return CheckedValue(None, "GB/s", as_json(as_told(last)))
 
 
 def judge_cards(lines: Sequence[DeviceCheck]) -> list[DeviceCheck]:

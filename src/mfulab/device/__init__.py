@@ -28,9 +28,10 @@ def is_gpu(device: "Device") -> bool:
 
 def kind_of(hardware: str) -> str:
     """Device kind for a hardware slug such as `nvidia-h100-80gb-hbm3`. A CPU's slug ends with its
-    core count. If a GPU's slug names no vendor, looks for it among the GPUs of this machine."""
+    core count, and no other slug does. If a GPU's slug names no vendor, looks for it among the GPUs
+    of this machine; elsewhere it is of the vendor of all other identifiers."""
     from mfulab.device.identity import slug
-    from mfulab.device.vendors import makers
+    from mfulab.device.vendors import makers, of
 
     if not hardware or re.search(OF_CPUS, hardware):
         return "cpu"
@@ -40,7 +41,7 @@ def kind_of(hardware: str) -> str:
     for vendor in makers():
         if any(slug(gpu.name) == hardware for gpu in vendor.gpus({})):
             return vendor.KIND
-    return "cpu"
+    return of("").KIND
 
 
 def visible(devices: Sequence[str]) -> dict[str, str]:

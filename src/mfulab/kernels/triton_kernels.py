@@ -97,15 +97,21 @@ WARPS = 8
 STAGES = 3
 ROW_BYTES = 128  # bytes per row of A's tile
 SINCE = dict.fromkeys(("bf16", "tf32", "int8"), AMPERE)  # not supported by Triton on older GPUs
+INSTINCT = "gfx9"  # start of the architectures of GCN and CDNA
 TF32_OF_AMD = "gfx942"  # the only AMD GPU that Triton multiplies tf32 on
 
 
-def tile_for(precision: str, capability: tuple[int, int]) -> tuple[int, int, int]:
-    """Default (tile_m, tile_n, tile_k), chosen not to spill on any GPU. 256 columns need fewer
-    reads of shared memory; all stages then take 144 of Hopper's 227 KiB. On other GPUs, wide 8-bit
-    and tf32 tiles would spill. On Turing, Triton does not use tensor cores for fp16, and the tile
-    is a quarter."""
+def tile_for(
+    precision: str, capability: tuple[int, int], architecture: str | None = None
+) -> tuple[int, int, int]:
+    """Default (tile_m, tile_n, tile_k), chosen not to spill on any GPU; `architecture` is that of
+    an AMD GPU. 256 columns need fewer reads of shared memory; all stages then take 144 of Hopper's
+    227 KiB. On other GPUs, wide 8-bit and tf32 tiles would spill. On Turing, Triton does not use
+    tensor cores for fp16, and the tile is a quarter, as on Radeon, whose warps have half the
+    threads of Instinct's."""
     item = FORMATS[precision].bytes
+    if architecture is not None and not architecture.startswith(INSTINCT):
+        return 64, 64, ROW_BYTES // item
     if item == 2 and (0, 0) < capability < AMPERE:
         return 64, 64, 32
     is_wide = precision != "fp32" and capability >= AMPERE and (item == 2 or capability == HOPPER)
@@ -131,7 +137,7 @@ class TritonKernel(MatmulKernel):
 
     @property
     def sides(self) -> tuple[int, ...]:
-        return self.block or tile_for(self.precision, generation())
+        return self.block or tile_for(self.precision, generation(), amd_architecture())
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)

@@ -8,6 +8,7 @@ from statistics import fmean
 import torch
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.printing import say
 from mfulab.core.said import Said
 from mfulab.device import GPU, ByKind, is_gpu, vendors
 from mfulab.device.compute import emulated, matmuls_in
@@ -21,7 +22,7 @@ from mfulab.timing.best_matmul import (
     sweep_matmuls,
     sweep_triad,
 )
-from mfulab.timing.transfers import time_transfers
+from mfulab.timing.transfers import median_wall_s, time_transfers
 
 FORMATS = ByKind(cpu=("fp32", "bf16"), gpu=("fp32", "tf32", "bf16", "fp16", "fp8"))
 # Two shapes per format, with the fastest way.
@@ -29,6 +30,7 @@ SEARCH = ByKind(
     cpu=Search([(1024, 1024, 1024), (2048, 2048, 2048)], 3.0, 0.05, ways=1, triads=5), gpu=QUICK
 )
 TRIADS_S = 5.0  # starts no memory sample after this, in case neighbours slow the machine
+COPIES = 20  # between two GPUs
 SIDE = 8192  # of the bf16 matrices that are copied to a GPU and back
 NEIGHBOURS = "other_processes_percent"  # of the CPU time during the measurement
 THROTTLES = (
@@ -56,6 +58,16 @@ def readings_of(device: torch.device) -> Readings:
             rate = count * arrays[0].nbytes / seconds[f"{way}_pinned_s"] / 1e9
             readings[f"{way}_gb_s"] = Reading(rate, "GB/s", "pinned memory")
     return readings
+
+
+def tell_copies() -> None:
+    """Prints the GB/s of copies from the second visible GPU to the first. For a process of its own,
+    since a check sees one card."""
+    here, other = (torch.device(GPU, index) for index in range(2))
+    source = torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device=other)
+    target = torch.empty_like(source, device=here)
+    copy_s = median_wall_s(lambda: target.copy_(source), here, COPIES)
+    say(f"{source.nbytes / copy_s / 1e9}")
 
 
 def links_of(device: torch.device) -> dict[str, vendors.Link]:
