@@ -4,6 +4,7 @@ import csv
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,7 @@ def test_a_joined_column_is_a_field_and_a_line_and_a_language_a_catalogue(make_p
     with (project.folder / "results/tables/matmul.csv").open(newline="", encoding="utf-8") as file:
         assert "flops_per_byte" in next(csv.reader(file))
     assert '<html lang="xx"' in (project.folder / "reports/report.html").read_text(encoding="utf-8")
+    suite_accepts(project, CHECKS_OF_COLUMNS)
 
 
 # What each of the three files of a new cause gets, behind the line that it follows.
@@ -110,14 +112,28 @@ A_CAUSE = {
         )
     },
 }
+CHECKS_OF_WORDS = "tests/lab/report/test_language.py"
 # The suite's own checks on causes and their words.
-CHECKS = (
+CHECKS_OF_CAUSES = (
+    CHECKS_OF_WORDS,
     "tests/mfu/test_verdict.py",
     "tests/mfu/test_ladder.py",
-    "tests/lab/report/test_language.py",
     "tests/lab/report/test_trust.py",
     "tests/loop/interactive/test_show.py",
 )
+# Those on measurements, their keys and figures, and the words of both. What is generated is written
+# before.
+OF_PROJECT = "tests/workflow/test_project.py::test_"
+CHECKS_OF_MEASUREMENTS = (
+    CHECKS_OF_WORDS,
+    "tests/lab/report/test_korean.py::test_no_particle_follows_a_name_or_number_of_any_sound",
+    "tests/lab/report/test_korean.py::test_the_catalogue_speaks_in_one_politeness",
+    "tests/lab/report/test_korean.py::test_a_thing_has_one_word",
+    f"{OF_PROJECT}every_step_has_its_module",
+    f"{OF_PROJECT}every_description_of_a_key_stands_alone",
+    f"{OF_PROJECT}the_table_of_groups_is_that_of_the_folders_and_of_what_steps_read",
+)
+CHECKS_OF_COLUMNS = ("tests/lab/tables/test_columns.py",)
 
 
 @pytest.mark.slow
@@ -132,10 +148,7 @@ def test_a_cause_is_its_rule_and_its_words(make_project):
             end = text.index("\n", text.index(f"\n{before}") + 1)
             text = f"{text[:end]}\n{line}{text[end:]}"
         path.write_text(text, encoding="utf-8")
-    for name in ("tests", "docs"):
-        shutil.copytree(ROOT / name, project.folder / name, dirs_exist_ok=True)
-    shutil.copy(ROOT / "pyproject.toml", project.folder)
-    project.run("mfulab", "schema", "--fix")
+    bring_suite(project)
     assert "| `hot` |" in (project.folder / "docs/why.md").read_text(encoding="utf-8")
     program = """
 from mfulab.core.language import Texts, verdicts
@@ -148,8 +161,28 @@ for language in ("en", "ko"):
     said = project.run(sys.executable, "-c", program)
     expected = ["hot device 90 % are hot. cool it.", "뜨거운 장치 90%가 뜨겁습니다. 식히십시오."]
     assert said.stdout.splitlines() == expected
-    checks = (*CHECKS, "-n0", "-q", "-p", "no:cacheprovider")
-    done = project.run(sys.executable, "-m", "pytest", *checks, check=False)
+    run_suite(project, CHECKS_OF_CAUSES)
+
+
+def suite_accepts(project: Project, checks: Sequence[str]) -> None:
+    """Runs the suite's own checks on a copy to which something was added."""
+    bring_suite(project)
+    run_suite(project, checks)
+
+
+def bring_suite(project: Project) -> None:
+    """Copies the tests and what they read, and writes what is generated."""
+    for name in ("tests", "docs"):
+        shutil.copytree(ROOT / name, project.folder / name, dirs_exist_ok=True)
+    for name in ("notebooks", "requirements"):
+        (project.folder / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "pyproject.toml", project.folder)
+    project.run("mfulab", "schema", "--fix")
+
+
+def run_suite(project: Project, checks: Sequence[str]) -> None:
+    alone = (*checks, "-n0", "-q", "-p", "no:cacheprovider")
+    done = project.run(sys.executable, "-m", "pytest", *alone, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -174,7 +207,7 @@ class CountLettersConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("model", "alphabet")
     on_device: ClassVar[bool] = False
     model: ModelConfig
-    alphabet: Literal["all", "vowels"] = Field("all", description="Which letters count.")
+    alphabet: Literal["all", "vowels"] = Field("all", description="Letters that count: all, or vowels alone.")
 
 
 class LettersRow(Row):
@@ -283,9 +316,10 @@ def test_a_measurement_is_its_folder_its_experiment_its_figure_and_its_words(mak
     assert (project.folder / "reports/figures/letters.svg").exists(), done.stdout
     page = (project.folder / "reports/report.html").read_text(encoding="utf-8")
     assert "digit_cnn의 글자." in page
-    assert "Which letters count" not in done.stdout  # a key's description is no part of the output
+    assert "Letters that count" not in done.stdout  # a key's description is no part of the output
     one = project.snakemake("rows", "-n", "--config", "experiment=letters", "alphabet=vowels")
     assert "Nothing to be done" in one.stdout
+    suite_accepts(project, CHECKS_OF_MEASUREMENTS)
 
 
 EVERYTHING = """# @package _global_

@@ -215,6 +215,9 @@ def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys)
     (tmp_path / "config/experiment/mine.yaml").write_text(
         "# @package _global_\n# Shows mine.\nsteps: []\n"
     )
+    kernel = "| `kernel` | the matmul implementation |"
+    unread = re.sub(re.escape(kernel) + ".*", f"{kernel} nobody |", readme.read_text())
+    readme.write_text(unread)
     config = tmp_path / "config/config.yaml"
     config.write_text(config.read_text().replace("batch_size: 8 ", "batch_size: 9 "))
     (tmp_path / "config/schema.json").unlink()
@@ -224,6 +227,7 @@ def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys)
         "-batch_size: 9 # Samples",
         "+batch_size: 8 # Samples",
         "+| `mine` | Shows mine. |",
+        f"+{kernel} `bench_matmul` |",
         '+  "TimingConfig": {',
     ):
         assert line in shown

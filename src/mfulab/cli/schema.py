@@ -5,7 +5,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
@@ -35,8 +35,9 @@ CAUSES_TABLE = (
     "| verdict | the step is slow because | try | otherwise | measure the first |\n"
     "|---|---|---|---|---|\n"
 )
-# Heading in config/README.md of the tables of experiments.
+# Headings in config/README.md of the tables of experiments, and of groups of keys.
 EXPERIMENTS = "## Experiments, by question\n"
+GROUPS = "## Groups: several keys by one name\n"
 
 
 @command("schema", "schema profile_step --row")
@@ -108,9 +109,9 @@ def generated() -> dict[Path, str]:
     files[config] = _put(config, KEYS, "", "".join(_yaml(Experiment, defaults())))
     files[CONFIG / "KEYS.md"] = table_of_keys() + "\n"
     files[CONFIG / "schema.json"] = json.dumps(_experiment_schema(), indent=1) + "\n"
-    lines = _experiments(README.read_text(encoding="utf-8"))
-    experiments = "".join(f"{line}\n" for line in lines)
-    files[README] = _put(README, EXPERIMENTS, "\n## ", experiments)
+    readme = README.read_text(encoding="utf-8")
+    readme = _between(readme, EXPERIMENTS, "\n## ", _lines(_experiments(readme)))
+    files[README] = _between(readme, GROUPS, "\n## ", _lines(_groups(readme)))
     return files
 
 
@@ -149,9 +150,14 @@ def _topics() -> str:
 
 
 def _put(file: Path, after: str, before: str, generated_text: str) -> str:
-    """A file's text with everything between the first `after` and the next `before` replaced. An
-    empty `before` means the end of the file."""
-    head, heading, tail = file.read_text(encoding="utf-8").partition(after)
+    """A file's text, replaced as by `_between`."""
+    return _between(file.read_text(encoding="utf-8"), after, before, generated_text)
+
+
+def _between(text: str, after: str, before: str, generated_text: str) -> str:
+    """The text with everything between the first `after` and the next `before` replaced. An empty
+    `before` means the end of the text."""
+    head, heading, tail = text.partition(after)
     if not heading or before not in tail:
         raise click.UsageError(
             f"{after.strip()!r}: not found, or not followed by {before.strip()!r}."
@@ -235,11 +241,34 @@ def _experiment_schema() -> dict[str, object]:
     return schema
 
 
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _groups(readme: str) -> Iterator[str]:
+    """Yields the lines of the README's section on groups, with the measurements that read each."""
+    for line in _section(readme, GROUPS):
+        row = re.match(r"\| `(\w+)` \|[^|]*\|", line)
+        if row is None or row[1] == "experiment":  # which planning alone reads
+            yield line
+            continue
+        readers = []
+        for step, measurement in MEASUREMENTS.items():
+            if row[1] in measurement.config.model_fields:
+                readers.append(f"`{step}`")
+        yield f"{row[0]} {', '.join(readers)} |"
+
+
+def _section(readme: str, heading: str) -> list[str]:
+    """Lines below a heading, up to the next."""
+    return readme.partition(heading)[2].partition("\n## ")[0].splitlines()
+
+
 def _experiments(readme: str) -> Iterator[str]:
     """Yields the lines of the README's section, with an updated row per experiment: its name, and
     the comment that its file begins with. Rows of new experiments come last."""
     files = {path.stem: path for path in sorted((CONFIG / "experiment").glob("*.yaml"))}
-    for line in readme.partition(EXPERIMENTS)[2].partition("\n## ")[0].splitlines():
+    for line in _section(readme, EXPERIMENTS):
         row = re.match(r"\| `(\w+)` \|", line)
         if row is None:
             yield line

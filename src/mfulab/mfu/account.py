@@ -10,7 +10,14 @@ from mfulab.core import columns as columns_of
 from mfulab.core.answer import Answer
 from mfulab.core.said import Said, packed, packed_all
 from mfulab.mfu import headroom
-from mfulab.mfu.causes import ABOVE_PEAK, BY_KEY, Evidence, at_highest_clock, because, lost_parts
+from mfulab.mfu.causes import (
+    ABOVE_PEAK,
+    BY_KEY,
+    FactsAndLosses,
+    at_highest_clock,
+    because,
+    lost_parts,
+)
 from mfulab.mfu.flags import flags_of
 from mfulab.mfu.ladder import TENSOR_PRECISIONS
 from mfulab.mfu.step import Cell, Known, Row, Shares, StepFacts, facts_of, group, number
@@ -65,7 +72,7 @@ class Account:
     def verdict(self) -> Judged:
         """Cause of the largest part of the lost time."""
         lost = lost_parts(self.facts, self.shares, self.budget_ms)
-        cause, reason = because(Evidence(self.facts, self.shares, lost))
+        cause, reason = because(FactsAndLosses(self.facts, self.shares, lost))
         return Judged(cause.key, reason, flags_of(self.facts, self.shares))
 
     @property

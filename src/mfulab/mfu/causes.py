@@ -32,15 +32,15 @@ Lost = Mapping[str, float]  # percent of the step by part
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Evidence that rules read: the facts, their shares of the peak, and the `lost` parts."""
+class FactsAndLosses:
+    """Facts of a step that the causes' rules read, their shares of the peak, and the `lost` parts."""
 
     facts: StepFacts
     shares: Shares
     lost: Lost
 
 
-Rule = Callable[[Evidence], Said | None]
+Rule = Callable[[FactsAndLosses], Said | None]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
     )
 
 
-def _emulated_format(seen: Evidence) -> Said | None:
+def _emulated_format(seen: FactsAndLosses) -> Said | None:
     """Sentence on a format that the device emulates, so that MFU is of fp32's ceiling."""
     peaks = seen.facts.peaks
     slower = peaks.slower_than_fp32
@@ -146,14 +146,14 @@ def _emulated_format(seen: Evidence) -> Said | None:
     return Said("emulated_slower", {**numbers, "ratio": slower})
 
 
-def _padded(seen: Evidence) -> Said | None:
+def _padded(seen: FactsAndLosses) -> Said | None:
     share = 100 * (seen.shares.padding_ratio or 0.0)
     if share < WASTED:
         return None
     return Said("padded", {"share": share, "useful": seen.shares.useful_mfu_percent})
 
 
-def _doubtful_ceiling(seen: Evidence) -> Said | None:
+def _doubtful_ceiling(seen: FactsAndLosses) -> Said | None:
     """Sentence on why a run near its ceiling is not called compute-bound: the ceiling is
     unreliable."""
     share = seen.shares.mfu_measured_percent
@@ -171,11 +171,11 @@ def _doubtful_ceiling(seen: Evidence) -> Said | None:
     return None
 
 
-def _compute_bound(seen: Evidence) -> Said | None:
+def _compute_bound(seen: FactsAndLosses) -> Said | None:
     return reached("compute_bound", seen.shares.mfu_measured_percent, NEAR_CEILING)
 
 
-def _input_bound(seen: Evidence) -> Said | None:
+def _input_bound(seen: FactsAndLosses) -> Said | None:
     # Kernels queued earlier may keep a GPU busy while the host waits: then the wait costs no time.
     longer = max("input_wait", "copies", key=lambda part: seen.lost.get(part, 0.0))
     if not seen.lost.get(longer):
@@ -183,11 +183,11 @@ def _input_bound(seen: Evidence) -> Said | None:
     return Said(longer, {"share": seen.lost[longer]})
 
 
-def _communication_bound(seen: Evidence) -> Said | None:
+def _communication_bound(seen: FactsAndLosses) -> Said | None:
     return Said("communication", {"share": seen.lost["communication"]})
 
 
-def _launch_bound(seen: Evidence) -> Said | None:
+def _launch_bound(seen: FactsAndLosses) -> Said | None:
     """Sentence on time in which a GPU has nothing to do, though not for want of input."""
     idle = seen.lost["idle"]
     traced = seen.facts.traced
@@ -207,7 +207,7 @@ def _launch_bound(seen: Evidence) -> Said | None:
     return Said("launch_gaps", {"idle": idle, "gaps": gaps, "gap_us": 1e6 * gap_s})
 
 
-def _stalled(seen: Evidence) -> Said | None:
+def _stalled(seen: FactsAndLosses) -> Said | None:
     if seen.facts.counters.kernel_busy_percent is None:
         return None
     gaps = seen.facts.traced.launch_gaps_per_step or 0
@@ -215,11 +215,11 @@ def _stalled(seen: Evidence) -> Said | None:
     return Said("stalled", {"idle": seen.lost["idle"], "gaps": gaps, "gap_us": 1e6 * gap_s})
 
 
-def _recomputed(seen: Evidence) -> Said | None:
+def _recomputed(seen: FactsAndLosses) -> Said | None:
     return Said("recomputed", {"share": seen.lost["recomputation"]})
 
 
-def _memory_bound(seen: Evidence) -> Said | None:
+def _memory_bound(seen: FactsAndLosses) -> Said | None:
     active = seen.facts.counters.dram_active_percent
     moved = seen.facts.work.bytes_moved
     time_s = seen.facts.time.time_s
@@ -229,7 +229,7 @@ def _memory_bound(seen: Evidence) -> Said | None:
     return reached("bandwidth", 100 * moved / time_s / 1e9 / ceiling_gb_s, DRAM_BUSY)
 
 
-def _wrong_precision(seen: Evidence) -> Said | None:
+def _wrong_precision(seen: FactsAndLosses) -> Said | None:
     tensor = seen.facts.counters.tensor_active_percent
     fp32 = seen.facts.counters.fp32_active_percent
     if below(tensor, PIPE_IDLE) and at_least(fp32, PIPE_BUSY):
@@ -237,7 +237,7 @@ def _wrong_precision(seen: Evidence) -> Said | None:
     return None
 
 
-def _throttled(seen: Evidence) -> Said | None:
+def _throttled(seen: FactsAndLosses) -> Said | None:
     counters = seen.facts.counters
     clock_mhz = counters.clock_mhz
     numbers = {"share": counters.throttled_percent}
@@ -252,7 +252,7 @@ def _throttled(seen: Evidence) -> Said | None:
     return Said("throttled", numbers)
 
 
-def _shape(seen: Evidence) -> Said | None:
+def _shape(seen: FactsAndLosses) -> Said | None:
     misaligned = seen.facts.traced.misaligned
     time_s = seen.facts.time.time_s
     if misaligned and time_s:
@@ -276,7 +276,7 @@ def _shape(seen: Evidence) -> Said | None:
     return None
 
 
-def _low_occupancy(seen: Evidence) -> Said | None:
+def _low_occupancy(seen: FactsAndLosses) -> Said | None:
     counters = seen.facts.counters
     is_active = at_least(counters.sm_active_percent, BUSY)
     if is_active and below(counters.occupancy_percent, FEW_WARPS):
@@ -284,18 +284,18 @@ def _low_occupancy(seen: Evidence) -> Said | None:
     return None
 
 
-def _shared(seen: Evidence) -> Said | None:
+def _shared(seen: FactsAndLosses) -> Said | None:
     others = computed_beside(seen.facts.counters)
     if others and below(seen.facts.counters.utilization_percent, BUSY):
         return Said("shared", others.numbers)
     return None
 
 
-def _under_used(seen: Evidence) -> Said | None:
+def _under_used(seen: FactsAndLosses) -> Said | None:
     return Said("under_used", {"share": seen.facts.counters.utilization_percent})
 
 
-def _page_faults(seen: Evidence) -> Said | None:
+def _page_faults(seen: FactsAndLosses) -> Said | None:
     time_s = seen.facts.time.time_s
     kept_s = seen.facts.time.kept_memory_time_s
     faults_per_s = seen.facts.counters.page_faults_per_s
@@ -307,7 +307,7 @@ def _page_faults(seen: Evidence) -> Said | None:
     return Said("page_faults_kept", {**numbers, "kept": 100 * kept_s / time_s})
 
 
-def _other_operators(seen: Evidence) -> Said | None:
+def _other_operators(seen: FactsAndLosses) -> Said | None:
     operators = operators_of(seen.facts, seen.shares)
     if operators is None:
         if seen.facts.traced.matmul_percent:
@@ -320,21 +320,21 @@ def _other_operators(seen: Evidence) -> Said | None:
     return Said("other_operators_most", {"name": name, "share": share, **operators.numbers})
 
 
-def _overhead(seen: Evidence) -> Said | None:
+def _overhead(seen: FactsAndLosses) -> Said | None:
     operators = operators_of(seen.facts, seen.shares)
     if operators is None or not seen.facts.on_cpu:
         return None
     return Said("overhead", operators.numbers)
 
 
-def _slow_matmuls(seen: Evidence) -> Said | None:
+def _slow_matmuls(seen: FactsAndLosses) -> Said | None:
     operators = operators_of(seen.facts, seen.shares)
     if operators is None or operators.speed >= NEAR_CEILING:
         return None
     return Said("slow_matmuls", operators.numbers)
 
 
-def _busy_not_useful(seen: Evidence) -> Said | None:
+def _busy_not_useful(seen: FactsAndLosses) -> Said | None:
     busy = seen.facts.counters.utilization_percent
     mfu = seen.shares.mfu_percent
     if at_least(busy, BUSY) and below(mfu, WASTED):
@@ -342,7 +342,7 @@ def _busy_not_useful(seen: Evidence) -> Said | None:
     return None
 
 
-def _no_mfu(seen: Evidence) -> Said | None:
+def _no_mfu(seen: FactsAndLosses) -> Said | None:
     if seen.shares.mfu_percent is not None:
         return None
     if seen.shares.mfu_spec_percent is None:
@@ -350,7 +350,7 @@ def _no_mfu(seen: Evidence) -> Said | None:
     return Said("no_ceiling")
 
 
-def _not_explained(seen: Evidence) -> Said:
+def _not_explained(seen: FactsAndLosses) -> Said:
     share = first_known(seen.shares.mfu_measured_percent, seen.shares.mfu_percent)
     return Said("not_explained", {"share": share})
 
@@ -536,7 +536,7 @@ CAUSES = (
 BY_KEY = {cause.key: cause for cause in CAUSES}
 
 
-def because(seen: Evidence) -> tuple[Cause, Said]:
+def because(seen: FactsAndLosses) -> tuple[Cause, Said]:
     """The first cause that has one of the largest parts and whose rule returns a sentence, with
     that sentence."""
     least = AS_LARGE * max(seen.lost.values(), default=0.0)

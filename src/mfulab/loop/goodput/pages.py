@@ -25,7 +25,7 @@ METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("
 _ALIASES = itertools.chain.from_iterable(metrics.values() for metrics in METRICS.values())
 NAMES = frozenset(itertools.chain.from_iterable(_ALIASES))
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
-KINDS = ("vllm", "sglang", "mfulab")  # prefixes of the metrics of engines, and of our own
+PREFIXES = ("vllm", "sglang", "mfulab")  # prefixes of the metrics of engines, and of our own
 REPEATS: tuple[str, ...] = (
     "tp_rank",
     "pp_rank",
@@ -145,7 +145,7 @@ def parse(text: str, url: str, seconds: float) -> list[Page]:
 def _kind(metrics: Iterable[str]) -> str:
     """Prefix of a page's metrics, an engine's before ours."""
     prefixes = {metric.partition("_")[0] for metric in metrics}
-    return min(prefixes, key=KINDS.index)
+    return min(prefixes, key=PREFIXES.index)
 
 
 def _model(samples: Iterable[Sample]) -> str:

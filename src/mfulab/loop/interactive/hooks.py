@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple, SupportsIndex
 from unittest.mock import patch
@@ -59,29 +60,59 @@ class _Pair(NamedTuple):
     def put_around(self, undo: ExitStack) -> None:
         """Calls the hooks around the call of a model compiled in place, outside of the compiled
         code."""
-        model, before, after = self
-        call = model._compiled_call_impl
+        call = self.model._compiled_call_impl
         if call is None:
             return
+        called = _called_between(self, call)
+        self.model._compiled_call_impl = called
+        undo.callback(_restore_call, self.model, called, call)
 
-        def called(*args: object, **kwargs: object) -> object:
-            before(model, args, kwargs)
-            try:
-                return call(*args, **kwargs)
-            except BaseException as error:
-                drop_own_frames(error)
-                raise
-            finally:
-                if after is not None:
-                    after(model, args, None)
 
-        def take_off() -> None:
-            if model._compiled_call_impl is called:  # else the loop has compiled it again
-                model._compiled_call_impl = call
+def _called_between(pair: _Pair, call: Callable[..., object]) -> Callable[..., object]:
+    """Wraps the call of a model so that the pair's hooks run before and after it."""
+    model, before, after = pair
 
-        skip_frame(called)
-        model._compiled_call_impl = called
-        undo.callback(take_off)
+    def called(*args: object, **kwargs: object) -> object:
+        before(model, args, kwargs)
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        finally:
+            if after is not None:
+                after(model, args, None)
+
+    skip_frame(called)
+    return called
+
+
+def _restore_call(
+    model: torch.nn.Module, called: Callable[..., object], call: Callable[..., object]
+) -> None:
+    """Gives a model its own call back, unless the loop has compiled it again meanwhile."""
+    if model._compiled_call_impl is called:
+        model._compiled_call_impl = call
+
+
+class _OnModules(NamedTuple):
+    """Hooks on modules: on each call of a model, and before each call of any module."""
+
+    pairs: Sequence[_Pair]
+    every: Callable[..., None] | None
+
+    def put_on(self, undo: ExitStack, are_guarded: bool) -> None:
+        """Puts the hooks on. Where compiled graphs are guarded against hooks, those that would
+        compile them anew are left out."""
+        for pair in self.pairs:
+            has_own_call = type(pair.model).__call__ is not torch.nn.Module.__call__
+            if not (are_guarded and has_own_call):
+                pair.put_on(undo)
+        if self.every is None or are_guarded:
+            return
+        if "torch._dynamo" in sys.modules:
+            undo.enter_context(compiled_models_unwarned())
+        undo.callback(register_module_forward_pre_hook(self.every).remove)
 
 
 class Hooks:
@@ -112,7 +143,7 @@ class Hooks:
         self.spent_s = 0.0
         self.compiled = 0
         self._on_modules, self._elsewhere = ExitStack(), ExitStack()
-        self._put: Callable[[ExitStack], None] | None = None
+        self._of_modules: _OnModules | None = None
         self._compiler: Any = None
         self._guards = 0, False  # number of graphs, and whether they are guarded against hooks
 
@@ -133,25 +164,9 @@ class Hooks:
         ends = after and self.guarded(after)
         pairs: list[_Pair] = []
         for index, model in self._models:
-            begins = self.guarded(lambda *args, index=index: before(Call(index, *args)))
+            begins = self.guarded(partial(_call_with, before, index))
             pairs.append(_Pair(model, begins, ends))
-        every = called and self.guarded(called)
-
-        def put(undo: ExitStack) -> None:
-            graphs = graphs_compiled()
-            if self._guards[0] != graphs:
-                self._guards = graphs, hooks_are_guarded_against()
-            is_guarded = self._guards[1]
-            for pair in pairs:
-                has_own_call = type(pair.model).__call__ is not torch.nn.Module.__call__
-                if not (is_guarded and has_own_call):
-                    pair.put_on(undo)
-            if every and not is_guarded:
-                if "torch._dynamo" in sys.modules:
-                    undo.enter_context(compiled_models_unwarned())
-                undo.callback(register_module_forward_pre_hook(every).remove)
-
-        self._put = put
+        self._of_modules = _OnModules(pairs, called and self.guarded(called))
         self._hook_modules()
         for pair in pairs:
             pair.put_around(self._elsewhere)
@@ -177,7 +192,7 @@ class Hooks:
 
     def take_off(self) -> None:
         """Removes all hooks; compilations are still followed."""
-        self._put = None
+        self._of_modules = None
         self._on_modules.close()
         self._elsewhere.close()
         self._put_on.discard(self)
@@ -225,10 +240,23 @@ class Hooks:
             self._on_modules.close()
 
     def _hook_modules(self, *_: object) -> None:
-        if self._put is not None:
+        if self._of_modules is not None:
             with suppress(Exception), ExitStack() as undo:
-                self._put(undo)
+                self._of_modules.put_on(undo, self._are_guarded_against())
                 self._on_modules = undo.pop_all()
+
+    def _are_guarded_against(self) -> bool:
+        """True if compiled graphs are guarded against hooks; found out once for each number of
+        graphs."""
+        graphs = graphs_compiled()
+        if self._guards[0] != graphs:
+            self._guards = graphs, hooks_are_guarded_against()
+        return self._guards[1]
+
+
+def _call_with(before: Callable[[Call], None], model_index: int, *call: Any) -> None:
+    """Calls `before` with the call of a model: its module, arguments and keywords."""
+    before(Call(model_index, *call))
 
 
 def _without_hooks(module: torch.nn.Module, protocol: SupportsIndex) -> str | tuple[object, ...]:
