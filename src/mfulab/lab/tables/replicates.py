@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev, variance
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,10 +44,39 @@ FIRST = (
     "compile_s",
     "loss",
 )
-# Best probe readings by (machine, threads): a matmul on two threads says nothing of one on four.
-Bests = Mapping[tuple[str, int], Best]
 # quantile of probe readings taken as the best, so that one lucky probe does not mark all others
 QUIET = 0.05
+
+
+class RunKey(NamedTuple):
+    """Identifies a run across experiments and processes; recorded ones are apart from measured
+    ones."""
+
+    hardware: str
+    is_recorded: bool
+    run: str
+
+    @classmethod
+    def of(cls, row: Row) -> "RunKey":
+        """The run of a row of one process, or of all."""
+        return cls(row["hardware"], bool(row["recorded"]), base_name(row["run"]))
+
+
+class Threads(NamedTuple):
+    """A machine with a number of threads: a matmul on two says nothing of one on four."""
+
+    hardware: str
+    number: int
+
+
+class Probes(NamedTuple):
+    """States of the machine that a process met, and the threads of the probe."""
+
+    threads: int
+    states: list[State]
+
+
+Bests = Mapping[Threads, Best]  # best readings of the probe
 
 
 @dataclass(frozen=True)
@@ -117,7 +146,8 @@ def merge_rows(rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,),
     runs = []
     for key, group in _processes(rows).items():
         counts = counting(group, best)
-        runs.append(_Run(key[0], key[1], group, counts, _merged(group, counts)))
+        merged = _merged(group, counts)
+        runs.append(_Run(key.hardware, key.is_recorded, group, counts, merged))
     for quantity in quantities:
         _add_intervals(runs, quantity, quantity is quantities[-1], best, gpus)
     return [run.row for run in runs]
@@ -173,12 +203,12 @@ def _add_interval(run: _Run, quantity: Quantity, usual: float | None, best: Best
                 row[end] *= moved
 
 
-def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Record]]:
+def _processes(rows: Iterable[Record]) -> dict[RunKey, list[Record]]:
     """Groups rows by machine and run, across experiments, sorted by replicate. An unmeasured row is
     kept only if its run has no other."""
-    groups = defaultdict[tuple[str, bool, str], list[Record]](list)
+    groups = defaultdict[RunKey, list[Record]](list)
     for row in rows:
-        groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)
+        groups[RunKey.of(row)].append(row)
     for group in groups.values():
         group.sort(key=lambda row: replicate_of(row["run"]))
         first = group[0]
@@ -402,16 +432,15 @@ def _is_steady(counts: Sequence[Record]) -> bool:
 def _merged_probes(measured: Sequence[Record]) -> str | None:
     """Probes of all processes as JSON, sorted by time; None if there are none."""
     probed = []
+    states: list[State] = []
     for process in measured:
         if process.get("probes"):
             probed.append(probes(process))
-    states: list[State] = []
-    for _, states_of in probed:
-        states += states_of
+            states += probed[-1].states
     if not states:
         return None
     states.sort(key=lambda state: state.at_s)
-    merged: dict[str, Any] = {"threads": probed[0][0]}
+    merged: dict[str, Any] = {"threads": probed[0].threads}
     for name in ("at_s", "product_s", "copy_s"):
         merged[name] = [getattr(state, name) for state in states]
     return json.dumps(merged)
@@ -425,8 +454,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def probes(row: Row) -> tuple[int, list[State]]:
-    """Thread count of a row's probes, and the probes; empty if missing or unreadable."""
+def probes(row: Row) -> Probes:
+    """The probes of a row; empty if missing or unreadable."""
     try:
         probe = parse_json(row.get("probes") or "{}")
         columns = (probe.get("at_s", ()), probe.get("product_s", ()), probe.get("copy_s", ()))
@@ -435,19 +464,18 @@ def probes(row: Row) -> tuple[int, list[State]]:
             state = State(*map(float, readings))
             if min(state.product_s, state.copy_s) > 0:
                 states.append(state)
-        return int(probe.get("threads", 0)), states
+        return Probes(int(probe.get("threads", 0)), states)
     except (ValueError, TypeError, AttributeError):
-        return 0, []
+        return Probes(0, [])
 
 
-def best_probes(rows: Iterable[Row]) -> dict[tuple[str, int], Best]:
-    """Best probe readings of measured, not recorded rows, by (machine, threads): the 5 % quantile
-    of each reading."""
-    states_of = defaultdict[tuple[str, int], list[State]](list)
+def best_probes(rows: Iterable[Row]) -> dict[Threads, Best]:
+    """Best probe readings of measured, not recorded rows: the 5 % quantile of each reading."""
+    states_of = defaultdict[Threads, list[State]](list)
     for row in rows:
         if not row["recorded"]:
-            threads, states = probes(row)
-            states_of[row["hardware"], threads] += states
+            probed = probes(row)
+            states_of[Threads(row["hardware"], probed.threads)] += probed.states
     best = {}
     for key, states in states_of.items():
         if states:
@@ -463,8 +491,8 @@ def best_probes(rows: Iterable[Row]) -> dict[tuple[str, int], Best]:
 def slowdown(row: Row, bests: Bests) -> float:
     """Median slowdown of a row's probes relative to the machine's best, 1 or more; 1 without
     probes."""
-    threads, states = probes(row)
-    best = bests.get((row["hardware"], threads))
-    if best and states:
-        return median(state.slowdown(best) for state in states)
+    probed = probes(row)
+    best = bests.get(Threads(row["hardware"], probed.threads))
+    if best and probed.states:
+        return median(state.slowdown(best) for state in probed.states)
     return 1.0
