@@ -204,24 +204,28 @@ def check(uv: Uv, pythons: Sequence[str], platforms: Sequence[str]) -> list[str]
         target += ["--python-platform", PLATFORMS[platform]]
         results = {}
         for extra in without:  # "everything" is first and fills the cache for the others
-            names = locks() if extra == "everything" else dict.fromkeys(("pipeline", extra))
-            files = [part for name in names for part in ("-r", str(locks()[name]))]
-            options = without[extra] if extra == "everything" else ["--offline", *without[extra]]
+            names = list(locks())
+            options = list(without[extra])
+            if extra != "everything":
+                names = list(dict.fromkeys(("pipeline", extra)))
+                options.insert(0, "--offline")
+            files = []
+            for name in names:
+                files += ["-r", str(locks()[name])]
             results[extra] = uv(
                 "install", "--dry-run", "--require-hashes", *files, *target, *options
             )
         results["requirements.lock as a constraint"] = uv(
             "install", "--dry-run", "-r", *REPORT, "--constraints", EVERY_PIN, *target
         )
-        failed = {
-            f"{name}, Python {python}, {platform}": done.stderr
-            for name, done in results.items()
-            if done.returncode
-        }
-        unreachable = [text for text in failed.values() if UNREACHABLE.search(text)]
-        if unreachable:
-            raise ConnectionError(unreachable[0])
-        return [f"{name}: {text}" for name, text in failed.items()]
+        failures = []
+        for name, done in results.items():
+            if not done.returncode:
+                continue
+            if UNREACHABLE.search(done.stderr):
+                raise ConnectionError(done.stderr)
+            failures.append(f"{name}, Python {python}, {platform}: {done.stderr}")
+        return failures
 
     targets = itertools.product(pythons, platforms)
     with ThreadPoolExecutor(4) as pool:

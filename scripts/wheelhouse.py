@@ -155,8 +155,11 @@ def main() -> None:
     )
     options = parser.parse_args()
     target = ["--only-binary=:all:", "--python-version", options.python, "--implementation", "cp"]
-    target += [part for name in platforms(options.platform) for part in ("--platform", name)]
-    extras = options.extras.split(",") if options.extras else []
+    for name in platforms(options.platform):
+        target += ["--platform", name]
+    extras = []
+    if options.extras:
+        extras = options.extras.split(",")
     packages = locked(extras, markers(options.python, options.platform))
     if options.without:
         present = names_in(options.without)

@@ -4,9 +4,9 @@ machines."""
 import gc
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mfulab.core.files import is_inside, write_csv, write_json
 from mfulab.core.parts import Row
@@ -111,10 +111,11 @@ def _extend(everything: Collected, more: Collected) -> None:
     everything.excluded.extend(more.excluded)
     everything.series.extend(more.series)
     for table, rows in more.records.items():
-        present = {_duplicate_key(table, row) for row in everything.records[table]}
-        everything.records[table].extend(
-            row for row in rows if _duplicate_key(table, row) not in present
-        )
+        known = everything.records[table]
+        present = {_duplicate_key(table, row) for row in known}
+        for row in rows:
+            if _duplicate_key(table, row) not in present:
+                known.append(row)
     everything.folders = {**more.folders, **everything.folders}
 
 
@@ -126,20 +127,42 @@ def _duplicate_key(table: str, row: Record) -> str:
     return row["run"]
 
 
+class _Machine(NamedTuple):
+    """Identifies a machine; recorded ones are apart from measured ones."""
+
+    hardware: str
+    is_recorded: bool
+
+
+def _machine(row: Row) -> _Machine:
+    """The machine of a row."""
+    return _Machine(row["hardware"], bool(row["recorded"]))
+
+
+class _Ceiling(NamedTuple):
+    """Identifies a ceiling by its name or its number format, and conditions such as threads."""
+
+    machine: _Machine
+    name: str | None
+    conditions: str
+
+
 class _Machines:
     """Devices and ceilings of all machines, recorded ones apart from measured ones."""
 
     def __init__(self, records: Records) -> None:
-        self._devices = {_machine(row): row.get("device") for row in records["environment"]}
-        # Ceilings by (machine, name or format, conditions such as threads).
-        self._by_name: dict[tuple[Any, ...], Record] = {}
-        self._by_format: dict[tuple[Any, ...], Record] = {}
-        self._of_emulated: dict[tuple[Any, ...], Record] = {}
+        self._devices: dict[_Machine, str | None] = {}
+        for row in records["environment"]:
+            self._devices[_machine(row)] = row.get("device")
+        self._by_name: dict[_Ceiling, Record] = {}
+        self._by_format: dict[_Ceiling, Record] = {}
+        self._of_emulated: dict[_Ceiling, Record] = {}
         for row in records["ceilings"]:
             if row["status"] == "ok":
+                machine = _machine(row)
                 name, _, conditions = ceiling_name(row["run"]).partition(",")
-                self._by_name[_machine(row), name, conditions] = row
-                self._by_format[_machine(row), row.get("format"), conditions] = row
+                self._by_name[_Ceiling(machine, name, conditions)] = row
+                self._by_format[_Ceiling(machine, row.get("format"), conditions)] = row
 
     def of(self, row: Record) -> tuple[Record, Record, str | None]:
         """Returns for a row: the ceiling of its matmuls and that of its memory, each empty if
@@ -147,17 +170,18 @@ class _Machines:
         machine = _machine(row)
         used = row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")
-        memory = self._by_name.get((machine, "memory", conditions), {})
-        ceiling = self._by_name.get((machine, name, conditions), {})
+        memory = self._by_name.get(_Ceiling(machine, "memory", conditions), {})
+        ceiling = self._by_name.get(_Ceiling(machine, name, conditions), {})
         if used not in (None, ceiling.get("format")):
             # The matmuls used another format than the one that was requested.
-            ceiling = self._by_format.get((machine, used, conditions), {})
+            ceiling = self._by_format.get(_Ceiling(machine, used, conditions), {})
         if ceiling.get("emulated"):  # computed in fp32, so its ceiling is a copy of that one
-            fp32 = self._by_format.get((machine, "fp32", conditions))
+            fp32 = self._by_format.get(_Ceiling(machine, "fp32", conditions))
             copied = {}
             if fp32:
                 copied = {**fp32, "emulates": ceiling["format"]}
-            ceiling = self._of_emulated.setdefault((machine, ceiling["format"], conditions), copied)
+            emulated = _Ceiling(machine, ceiling["format"], conditions)
+            ceiling = self._of_emulated.setdefault(emulated, copied)
         return ceiling, memory, self._devices.get(machine)
 
 
@@ -173,46 +197,16 @@ def judged(records: Records) -> Records:
 def joined(records: Records) -> Records:
     """Adds the joined columns to all records. Lookups stay within one machine, and recorded
     machines apart from measured ones."""
-    machines = _Machines(judged(records))
-    # FLOP counts have no hardware. If a run was counted twice, the later wins: the measured one.
-    flops = {
-        row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])
-    }
+    lookups = _Lookups(judged(records))
     steps = records["profile"]
+    matmuls = records["matmul"]
     traces = records.get("traces", [])
-    _raise_ceilings(records["matmul"], steps, flops, machines)
-    in_fp32 = {
-        (_machine(row), row["run"]): row.get("time_s") for row in steps if row["status"] == "ok"
-    }
-
-    def profile_columns(row: Record) -> Record:
-        fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
-        columns = join.profile_columns(
-            row, flops.get(row["flops_run"], {}), *machines.of(row), fp32_time_s
-        )
-        if row.get("ranks"):
-            jobs.rank_rows({**row, **columns})  # raises here if invalid; `write` uses the result
-        return columns
-
-    def matmul_columns(row: Record) -> Record:
-        compute, _, device = machines.of(row)
-        return join.matmul_columns(row, compute, device)
-
-    def reading_columns(row: Record) -> Record:
-        compute, _, device = machines.of(row)
-        return join.reading_columns(row, compute, device)
-
-    _fill(steps, profile_columns)
-    _fill(records["matmul"], matmul_columns)
-    _fill(records.get("readings", []), reading_columns)
-    names = {_machine(row): row.get("device_name") for row in records["environment"]}
-    bests = headroom.best_speeds((names.get(_machine(row)), row) for row in records["matmul"])
-
-    def trace_columns(row: Record) -> Record:
-        jobs.collectives(row)  # raises here if invalid; `ranks.joined` uses the result
-        return traced.trace_columns(row, bests.get(row.get("device") or ""))
-
-    _fill(traces, trace_columns)
+    _raise_ceilings(matmuls, steps, lookups)
+    _fill(steps, lookups.profile_columns, _check_ranks)
+    _fill(matmuls, lookups.matmul_columns)
+    _fill(records.get("readings", []), lookups.reading_columns)
+    lookups.find_best_speeds(matmuls)  # of matmuls that did not fail above
+    _fill(traces, lookups.trace_columns, _check_collectives)
     if traces:
         from mfulab.measurements.read_trace import ranks
 
@@ -220,31 +214,99 @@ def joined(records: Records) -> Records:
     return records
 
 
-def _raise_ceilings(
-    matmuls: Sequence[Record],
-    steps: Sequence[Record],
-    flops: Mapping[str, Record],
-    machines: _Machines,
-) -> None:
-    """Raises each ceiling that a matmul or step of its machine exceeded; `flops` are counts by
-    run."""
-    work = [(row, row.get("flops")) for row in matmuls]
+class _Lookups:
+    """What the rows of all machines are joined with: devices, ceilings, FLOP counts, and times in
+    fp32."""
+
+    def __init__(self, records: Records) -> None:
+        self.machines = _Machines(records)
+        # FLOP counts have no hardware. If a run was counted twice, the later wins: the measured
+        # one.
+        self._flops: dict[str, Record] = {}
+        for row in sorted(records["flops"], key=lambda row: not row["recorded"]):
+            self._flops[row["run"]] = row
+        self._in_fp32_s: dict[tuple[_Machine, str], float | None] = {}
+        for row in records["profile"]:
+            if row["status"] == "ok":
+                self._in_fp32_s[_machine(row), row["run"]] = row.get("time_s")
+        self._device_names: dict[_Machine, str | None] = {}
+        for row in records["environment"]:
+            self._device_names[_machine(row)] = row.get("device_name")
+        self._best_speeds: dict[str, dict[headroom.Matmul, float]] = {}
+
+    def find_best_speeds(self, matmuls: Iterable[Record]) -> None:
+        """Finds each device's best speed by format, with which traces are joined."""
+        of_devices = []
+        for row in matmuls:
+            of_devices.append((self._device_names.get(_machine(row)), row))
+        self._best_speeds = headroom.best_speeds(of_devices)
+
+    def counted(self, step: Record) -> Record:
+        """The FLOP count of a step; empty if there is none."""
+        return self._flops.get(step["flops_run"], {})
+
+    def profile_columns(self, row: Record) -> Record:
+        """Columns that the join adds to a step."""
+        same_in_fp32 = PRECISION.sub("precision=fp32", row["run"])
+        in_fp32_s = self._in_fp32_s.get((_machine(row), same_in_fp32))
+        ceiling, memory, device = self.machines.of(row)
+        return join.profile_columns(row, self.counted(row), ceiling, memory, device, in_fp32_s)
+
+    def matmul_columns(self, row: Record) -> Record:
+        """Columns that the join adds to a matmul."""
+        ceiling, _, device = self.machines.of(row)
+        return join.matmul_columns(row, ceiling, device)
+
+    def reading_columns(self, row: Record) -> Record:
+        """Columns that the join adds to a reading."""
+        ceiling, _, device = self.machines.of(row)
+        return join.reading_columns(row, ceiling, device)
+
+    def trace_columns(self, row: Record) -> Record:
+        """Columns that the join adds to a trace."""
+        return traced.trace_columns(row, self._best_speeds.get(row.get("device") or ""))
+
+
+def _check_ranks(step: Record) -> None:
+    """Raises if the ranks of a step are invalid; `write` reads them."""
+    if step.get("ranks"):
+        jobs.rank_rows(step)
+
+
+def _check_collectives(trace: Record) -> None:
+    """Raises if the collectives of a trace are invalid; the join of ranks reads them."""
+    jobs.collectives(trace)
+
+
+def _raise_ceilings(matmuls: Iterable[Record], steps: Iterable[Record], lookups: _Lookups) -> None:
+    """Raises each ceiling that a matmul or step of its machine exceeded."""
+    work = []
+    for row in matmuls:
+        work.append((row, row.get("flops")))
     for row in steps:
-        counted = join.counted_flops(row, flops.get(row["flops_run"], {}))
+        counted = join.counted_flops(row, lookups.counted(row))
         work.append((row, counted["flops"]))
     # fp32 first, before its ceiling is copied for emulated formats.
     work.sort(key=lambda pair: pair[0].get("effective_precision") not in (None, "fp32"))
     for row, row_flops in work:
-        compute, _, _ = machines.of(row)
+        compute, _, _ = lookups.machines.of(row)
         if compute:
             compute.update(join.raised_ceiling(compute, row, row_flops))
 
 
-def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
-    """Adds `columns(row)` to each row; a row for which it raises is marked as failed."""
+def _fill(
+    rows: Iterable[Record],
+    columns: Callable[[Record], Record],
+    check: Callable[[Record], None] | None = None,
+) -> None:
+    """Adds `columns(row)` to each row. A row is marked as failed if this raises, or `check` of the
+    joined row does."""
     for row in rows:
         try:
-            row |= columns(row)
+            added = columns(row)
+            if check:
+                check(row | added)
+            row |= added
         except (
             ArithmeticError,
             AttributeError,
@@ -259,10 +321,6 @@ def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
             }
 
 
-def _machine(row: Row) -> tuple[str, bool]:
-    return row["hardware"], bool(row["recorded"])
-
-
 def write(collected: Collected, folder: Path) -> None:
     """Writes all tables as CSV (only the header if there are no rows), and what else the page
     shows."""
@@ -270,31 +328,59 @@ def write(collected: Collected, folder: Path) -> None:
     for table, rows in collected.records.items():
         write_csv(folder / f"{table}.csv", written(table, rows), columns(table))
     write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
-    states = [
-        {"step": step, "run": run, "state": state}
-        for (step, run), state in collected.progress.items()
-    ]
-    write_csv(folder / "progress.csv", states, ["step", "run", "state"])
-    meanings = [column.model_dump() for column in dictionary()]
-    write_csv(folder / "columns.csv", meanings, list(Column.model_fields))
+    _write_progress(collected, folder)
+    _write_dictionary(folder)
     polled = _series(collected)
     write_csv(folder / "series.csv", polled, details.series_columns(polled))
-    shown_runs = itertools.islice(collected.folders.items(), details.MOST_RUNS)
-    by_run = {name: details.describe(path, collected.problems) for name, path in shown_runs}
-    faults = [_fault(problem, of_recordings=False) for problem in collected.problems]
+    by_run = _described(collected)  # adds problems
+    _write_problems(collected, folder)
+    _write_ranks(collected.records["profile"], by_run, folder)
+    write_json(folder / "details.json", by_run)
+
+
+def _write_progress(collected: Collected, folder: Path) -> None:
+    states = []
+    for (step, run), state in collected.progress.items():
+        states.append({"step": step, "run": run, "state": state})
+    write_csv(folder / "progress.csv", states, ["step", "run", "state"])
+
+
+def _write_dictionary(folder: Path) -> None:
+    meanings = []
+    for column in dictionary():
+        meanings.append(column.model_dump())
+    write_csv(folder / "columns.csv", meanings, list(Column.model_fields))
+
+
+def _described(collected: Collected) -> dict[str, Record]:
+    """Details of the first runs with a folder, by the run's identity. Adds their problems."""
+    by_run = {}
+    for name, path in itertools.islice(collected.folders.items(), details.MOST_RUNS):
+        by_run[name] = details.describe(path, collected.problems)
+    return by_run
+
+
+def _write_problems(collected: Collected, folder: Path) -> None:
+    faults = []
+    for problem in collected.problems:
+        faults.append(_fault(problem, of_recordings=False))
     for problem in collected.upkeep:
         faults.append(_fault(problem, of_recordings=True))
     write_csv(folder / "problems.csv", faults, ["problem", "said", "of_recordings"])
+
+
+def _write_ranks(steps: Iterable[Record], by_run: dict[str, Record], folder: Path) -> None:
+    """Writes a line for each rank of a step, and adds the ranks to the details of their run."""
     lines: list[Record] = []
-    for row in collected.records["profile"]:
-        if row.get("ranks") and row["status"] == "ok":
-            identification = {name: row.get(name) for name in LEADING}
-            ranks = jobs.rank_rows(row)
-            for rank in ranks:
-                lines.append(identification | rank)
-            by_run.setdefault(identity("profile", row), {})["ranks"] = ranks
+    for row in steps:
+        if not (row.get("ranks") and row["status"] == "ok"):
+            continue
+        ranks = jobs.rank_rows(row)
+        by_run.setdefault(identity("profile", row), {})["ranks"] = ranks
+        leading = {name: row.get(name) for name in LEADING}
+        for rank in ranks:
+            lines.append(leading | rank)
     write_csv(folder / "ranks.csv", lines, [*LEADING, *jobs.RANK])
-    write_json(folder / "details.json", by_run)
 
 
 def _series(collected: Collected) -> list[Record]:

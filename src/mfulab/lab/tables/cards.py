@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Row
-from mfulab.core.replicates import base_name
 from mfulab.core.said import Said
 from mfulab.lab.tables.columns import Records
-from mfulab.lab.tables.replicates import times_of
+from mfulab.lab.tables.replicates import RunKey, times_of
 
 FEWEST_RUNS = 3  # runs in common with other cards, below which a card is not judged
 SLOWER = 1.05  # median relative time above which a card is called slow
@@ -47,19 +46,19 @@ class Card(NamedTuple):
 def compared(rows: Iterable[Row]) -> list[Compared]:
     """Compares the times of each run across the cards of a machine. Runs of a single card are left
     out. Rows may be merged, or of single processes."""
-    times = defaultdict[tuple[str, bool, str], dict[str, list[float]]](lambda: defaultdict(list))
+    times = defaultdict[RunKey, dict[str, list[float]]](lambda: defaultdict(list))
     for row in rows:
-        key = (row["hardware"], bool(row["recorded"]), base_name(row["run"]))
+        run = RunKey.of(row)
         for card, time_s in _times_by_card(row):
-            times[key][card].append(time_s)
+            times[run][card].append(time_s)
     found = []
-    for key, by_card in times.items():
+    for run, by_card in times.items():
         if len(by_card) < 2:
             continue
         medians = {card: median(times_s) for card, times_s in by_card.items()}
         reference_s = median_low(medians.values())
         for card, time_s in medians.items():
-            found.append(Compared(*key, card, time_s, time_s / reference_s))
+            found.append(Compared(*run, card, time_s, time_s / reference_s))
     return found
 
 

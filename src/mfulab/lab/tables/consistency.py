@@ -1,8 +1,9 @@
 """Plausibility checks: values that contradict each other, within a row or between rows of a
 machine."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -22,6 +23,7 @@ UPDATE = 4.0
 POINTS = 5.0
 # % of half-width up to which a time's interval is precise enough for a recording
 WIDEST = 25.0
+PHASES_MS = ("forward_ms", "backward_ms", "optimiser_ms")
 LEVELS = ("L1", "L2", "L3", "memory")
 BATCH = r"(?<=batch_size=)\d+"  # in a run's name; equal names without it are the same step
 # Each rung counts a part of what the one before counts, in the same windows.
@@ -29,29 +31,24 @@ RUNGS = ("utilization_percent", "sm_active_percent", "tensor_active_percent")
 MODEL = ("hfu_percent", "mfu_percent", "useful_mfu_percent")
 
 
+class Check(NamedTuple):
+    """A check of a table's rows: columns that it needs, and the function that returns its mask, or
+    None if it has nothing to compare."""
+
+    needs: Collection[str]
+    mask: Callable[[pd.DataFrame], pd.Series | None]
+
+
 def failed(rows: pd.DataFrame) -> dict[str, pd.Series]:
     """Runs the checks that the columns of `rows` allow. Returns a mask for each, by its key in
     section `trust`; True marks a row that fails."""
-    has = set(rows).issuperset
     doubts = {}
-    if has({"phases_percent"}):
-        doubts["phases"] = (rows["phases_percent"] - 100).abs() > PHASES
-    if has({"time_s", "forward_ms", "backward_ms", "optimiser_ms"}):
-        step_s = rows["time_s"]
-        if has({"median_time_s"}):  # preferred: phases include the machine's slow states too
-            step_s = rows["median_time_s"].fillna(step_s)
-        longest_s = rows[["forward_ms", "backward_ms", "optimiser_ms"]].max(axis=1) / 1e3
-        doubts["part"] = longest_s > WHOLE * step_s
-    if has({"run", "hardware", "recorded", "optimiser_ms"}):
-        doubts["update"] = _updates(rows)
-    if has({"end_to_end_s", "time_s"}):
-        doubts["end_to_end"] = rows["end_to_end_s"] * WHOLE < rows["time_s"]
-    for rungs in (RUNGS, MODEL):
-        for upper, lower in pairwise(rung for rung in rungs if rung in rows):
-            doubts["rungs"] = doubts.get("rungs", False) | (rows[lower] > rows[upper] + POINTS)
-    if has({"level", "pattern", "hardware", "recorded", "time_per_access_s"}):
-        doubts["levels"] = _levels(rows)
-    return {key: mask.fillna(False).astype(bool) for key, mask in doubts.items()}
+    for key, check in CHECKS.items():
+        if set(rows).issuperset(check.needs):
+            mask = check.mask(rows)
+            if mask is not None:
+                doubts[key] = mask.fillna(False).astype(bool)
+    return doubts
 
 
 def any_failed(rows: pd.DataFrame) -> pd.Series:
@@ -89,17 +86,57 @@ def unfit(records: Mapping[str, Sequence[Row]]) -> Iterator[Said]:
             yield Said("variable_was_set", {"run": row["run"], **setting})
 
 
+def _phases(rows: pd.DataFrame) -> pd.Series:
+    """True where a step's phases do not add up to the step."""
+    deviation = rows["phases_percent"] - 100
+    return deviation.abs() > PHASES
+
+
+def _parts(rows: pd.DataFrame) -> pd.Series:
+    """True where a phase takes longer than the whole step."""
+    step_s = rows["time_s"]
+    if "median_time_s" in rows:  # preferred: phases include the machine's slow states too
+        step_s = rows["median_time_s"].fillna(step_s)
+    phases_ms = rows[[*PHASES_MS]]
+    longest_s = phases_ms.max(axis=1) / 1e3
+    return longest_s > WHOLE * step_s
+
+
+def _end_to_end(rows: pd.DataFrame) -> pd.Series:
+    """True where a matmul takes longer alone than with its transfers."""
+    return rows["end_to_end_s"] * WHOLE < rows["time_s"]
+
+
+def _rungs(rows: pd.DataFrame) -> pd.Series | None:
+    """True where a rung of a ladder is above the one that holds it; None without two rungs."""
+    is_above = None
+    for ladder in (RUNGS, MODEL):
+        present = [rung for rung in ladder if rung in rows]
+        for upper, lower in pairwise(present):
+            most = rows[upper] + POINTS
+            is_higher = rows[lower] > most
+            if is_above is None:
+                is_above = is_higher
+            else:
+                is_above |= is_higher
+    return is_above
+
+
 def _updates(rows: pd.DataFrame) -> pd.Series:
     """True where an optimiser's update takes far longer than at a larger batch, though both update
     every weight."""
-    update_ms = pd.to_numeric(rows["optimiser_ms"]).dropna()  # dtype object if all are empty
-    timed = rows.loc[update_ms.index, ["run", "hardware", "recorded"]].assign(update_ms=update_ms)
-    batch = pd.to_numeric(timed["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)
-    step = timed["run"].str.replace(BATCH, "", regex=True)
-    timed = timed.assign(step=step, batch=batch)
+    update_ms = pd.to_numeric(rows["optimiser_ms"])  # dtype object if all are empty
+    update_ms = update_ms.dropna()
+    timed = rows.loc[update_ms.index, ["run", "hardware", "recorded"]].copy()
+    batch = timed["run"].str.extract(f"({BATCH})", expand=False)
+    timed["update_ms"] = update_ms
+    timed["batch"] = pd.to_numeric(batch).fillna(0)
+    timed["step"] = timed["run"].str.replace(BATCH, "", regex=True)
     timed = timed.sort_values("batch", ascending=False, kind="stable")
-    fastest = timed.groupby(["hardware", "recorded", "step"])["update_ms"].cummin()
-    return (timed["update_ms"] > UPDATE * fastest).reindex(rows.index, fill_value=False)
+    steps = timed.groupby(["hardware", "recorded", "step"])
+    fastest_ms = steps["update_ms"].cummin()
+    is_slow = timed["update_ms"] > UPDATE * fastest_ms
+    return is_slow.reindex(rows.index, fill_value=False)
 
 
 def _levels(rows: pd.DataFrame) -> pd.Series:
@@ -108,7 +145,22 @@ def _levels(rows: pd.DataFrame) -> pd.Series:
     keys = ["hardware", "recorded", "pattern"]
     ranks = {level: index for index, level in enumerate(LEVELS)}
     ranked = rows.assign(rank=rows["level"].map(ranks))
-    fastest = ranked.groupby([*keys, "rank"])["time_per_access_s"].min()
-    fastest_beyond = fastest[::-1].groupby(keys).cummin().groupby(keys).shift()
+    walks = ranked.groupby([*keys, "rank"])
+    fastest_s = walks["time_per_access_s"].min()
+    farthest_first = fastest_s[::-1]
+    fastest_so_far = farthest_first.groupby(keys).cummin()
+    fastest_beyond = fastest_so_far.groupby(keys).shift()
     index = pd.MultiIndex.from_frame(ranked[[*keys, "rank"]])
-    return rows["time_per_access_s"] > WHOLE * fastest_beyond.reindex(index).to_numpy()
+    beyond_s = fastest_beyond.reindex(index).to_numpy()
+    return rows["time_per_access_s"] > WHOLE * beyond_s
+
+
+# By key in section `trust`.
+CHECKS = {
+    "phases": Check({"phases_percent"}, _phases),
+    "part": Check({"time_s", *PHASES_MS}, _parts),
+    "update": Check({"run", "hardware", "recorded", "optimiser_ms"}, _updates),
+    "end_to_end": Check({"end_to_end_s", "time_s"}, _end_to_end),
+    "rungs": Check((), _rungs),
+    "levels": Check({"level", "pattern", "hardware", "recorded", "time_per_access_s"}, _levels),
+}

@@ -54,7 +54,10 @@ def earlier(folder: Path) -> list[dict[str, str]]:
     for root in folder.parents[1:3]:
         for path in (root / SUPERSEDED / folder.relative_to(root)).glob("*/row.csv"):
             rows += read_lines(path, [], WITHOUT)
-    found = [pick_all(row, EARLIER) for row in rows if all(map(row.get, EARLIER))]
+    found = []
+    for row in rows:
+        if all(map(row.get, EARLIER)):
+            found.append(pick_all(row, EARLIER))
     return sorted(found, key=lambda row: row["started_at"])[-MOST_EARLIER:]
 
 
@@ -67,7 +70,8 @@ def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:
     found = {}
     for name in lines[0]:
         values = [_number(line[name]) for line in kept]
-        if name not in SKIPPED and any(value is not None for value in values):
+        has_numbers = values.count(None) < len(values)
+        if name not in SKIPPED and has_numbers:
             found[name] = values
     return found
 
@@ -81,20 +85,24 @@ def thin(count: int, most: int) -> list[int]:
 
 def longest(lines: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """The operators of the traced pass that took longest, each with its share of the total time."""
-    times = [
-        _number(line.get("self_device_time_s")) or _number(line.get("self_cpu_time_s")) or 0.0
-        for line in lines
-    ]
-    total = sum(times)
-    by_time = sorted(zip(times, lines, strict=True), key=lambda pair: -pair[0])
+    timed = []
+    total = 0.0
+    for line in lines:
+        on_device = _number(line.get("self_device_time_s"))
+        time = on_device or _number(line.get("self_cpu_time_s")) or 0.0
+        timed.append((time, line))
+        total += time
+    timed.sort(key=lambda pair: -pair[0])
     found = []
-    for time, line in by_time[:OPERATORS]:
+    for time, line in timed[:OPERATORS]:
         operator = {}
         for name in ("operator", "input_shapes", "calls", "flops"):
             if line.get(name):
                 operator[name] = line[name]
         operator["time_s"] = f"{time:.4g}"
-        operator["share_percent"] = f"{100 * time / total:.3g}" if total else ""
+        operator["share_percent"] = ""
+        if total:
+            operator["share_percent"] = f"{100 * time / total:.3g}"
         found.append(operator)
     return found
 

@@ -52,8 +52,12 @@ def gather(results: Path, hardware: str) -> Collected:
     everything = build.collect(also=plans, root=results.parent, results=None if plans else results)
     kept = Collected(folders=everything.folders)
     for table in RECORDED:
-        rows = (row for row in everything.records[table] if row["hardware"] in (hardware, ""))
-        kept.records[table] = [row for row in rows if row["status"] != NOT_MEASURED]
+        rows = []
+        for row in everything.records[table]:
+            is_of_machine = row["hardware"] in (hardware, "")
+            if is_of_machine and row["status"] != NOT_MEASURED:
+                rows.append(row)
+        kept.records[table] = rows
     return kept
 
 
@@ -131,11 +135,16 @@ def _report_unplanned(machine: Path, gathered: Collected) -> None:
 
 
 def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
-    without = [row["run"] for row in rows if not row["commit"]]
+    without = []
+    dirty = []
+    for row in rows:
+        if not row["commit"]:
+            without.append(row["run"])
+        elif row["commit"].endswith(DIRTY):
+            dirty.append(row["run"])
     if without:
         named: Numbers = {"count": len(without), "run": without[0]}
         raise ConfigurationError(Said("rows_without_commit", named))
-    dirty = [row["run"] for row in rows if row["commit"].endswith(DIRTY)]
     if dirty and not allow_dirty:
         raise ConfigurationError(Said("rows_of_dirty", {"count": len(dirty), "run": dirty[0]}))
 
@@ -178,7 +187,7 @@ def folder_of(results: Path, hardware: str) -> Path:
 
 def _write(gathered: Collected, provenance: dict[str, Any], folder: Path) -> None:
     _write_tables(gathered.records, folder)
-    configs = []
+    lines = []
     codes = set()
     folders = {}
     for table, rows in gathered.records.items():
@@ -187,13 +196,13 @@ def _write(gathered: Collected, provenance: dict[str, Any], folder: Path) -> Non
             run_folder = gathered.folders[identity(table, measured)]
             folders[table, row["run"]] = run_folder
             config = read_config(run_folder)
-            configs.append({"table": table, "run": row["run"], "config": config})
             codes.add(f"{TABLES[table].step},{_target(config)}")
-    lines = (f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n" for line in configs)
-    files.write_text(folder / CONFIGS, "".join(lines))
-    busiest = sorted(
-        gathered.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0)
-    )[:MOST_SERIES]
+            line = {"table": table, "run": row["run"], "config": config}
+            lines.append(json.dumps(line, sort_keys=True, separators=(",", ":")))
+    files.write_text(folder / CONFIGS, "".join(f"{line}\n" for line in lines))
+    steps = gathered.records["profile"]
+    by_utilization = sorted(steps, key=lambda row: -(row.get("utilization_percent") or 0))
+    busiest = by_utilization[:MOST_SERIES]
     with_series = []
     for table, rows in (("readings", gathered.records["readings"]), ("profile", busiest)):
         for row in rows:
@@ -229,22 +238,28 @@ def about(
     clocks), experiments, commits and times."""
     machine = records["environment"][0]
     rows = list(itertools.chain.from_iterable(records.values()))
-    started = sorted(row["started_at"] for row in rows if row["started_at"])
+    started = []
+    commits = Counter[str]()
+    for row in rows:
+        commits[row["commit"]] += 1
+        if row["started_at"]:
+            started.append(row["started_at"])
+    statuses = {}
+    for table, of_table in records.items():
+        counts = Counter(row["status"] for row in of_table)
+        statuses[table] = dict(sorted(counts.items()))
     return {
         "hardware": hardware,
         **pick_all(machine, ("device_name", "driver", "cuda", "python", "operating_system")),
         "packages": parse_json(machine["packages"] or "{}"),
         "gpus": parse_json(machine["gpus"] or "[]"),
         "experiments": planned,
-        "commits": dict(sorted(Counter(row["commit"] for row in rows).items())),
+        "commits": dict(sorted(commits.items())),
         "commit_was_stated": stated_commit or None,
         "dirty_allowed": dirty_allowed,
-        "first_started_at": started[0] if started else None,
-        "last_started_at": started[-1] if started else None,
-        "rows": {
-            table: dict(sorted(Counter(row["status"] for row in kept).items()))
-            for table, kept in records.items()
-        },
+        "first_started_at": min(started, default=None),
+        "last_started_at": max(started, default=None),
+        "rows": statuses,
     }
 
 
@@ -283,8 +298,11 @@ def recordings(results: Path, hardware: str | None) -> list[Path]:
     """Returns the folders of all recordings, or of one machine. Raises ConfigurationError if that
     one does not exist."""
     if hardware is None:
-        names = sorted(path.name for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
-        return [folder_of(results, name) for name in names if name not in NO_MACHINE]
+        folders = []
+        for path in sorted((results / REFERENCE).glob("[!.]*")):
+            if path.is_dir() and path.name not in NO_MACHINE:
+                folders.append(folder_of(results, path.name))
+        return folders
     folder = folder_of(results, hardware)
     if not folder.is_dir():
         raise ConfigurationError(of_source(f"{folder}/", Said("no_such_recording")))

@@ -312,19 +312,30 @@ def _unplanned_replicates(
             return
         if _config_identity(step, root / folder) != _config_identity(step, root / later):
             return
-        if not _is_of_same_code(read_row(root / folder, step), read_row(root / later, step)):
+        origin = _Origin.of(read_row(root / folder, step))
+        if not origin.may_precede(_Origin.of(read_row(root / later, step))):
             return
         yield later
         folder = later
 
 
-def _is_of_same_code(row: Record, later: Record) -> bool:
-    """True if a later process ran the same clean commit, or did not start earlier."""
-    commit = row["commit"] or ""
-    is_certain = commit != "" and not commit.endswith("-dirty")
-    if is_certain and commit == later["commit"]:
-        return True
-    return later["started_at"] >= row["started_at"]
+@dataclass(frozen=True)
+class _Origin:
+    """Commit and start of the process that measured a row; empty if not recorded."""
+
+    commit: str
+    started_at: str
+
+    @classmethod
+    def of(cls, row: Record) -> "_Origin":
+        return cls(row["commit"] or "", row["started_at"])
+
+    def may_precede(self, later: "_Origin") -> bool:
+        """True if a later process ran the same clean commit, or did not start earlier."""
+        is_clean = self.commit != "" and not self.commit.endswith("-dirty")
+        if is_clean and self.commit == later.commit:
+            return True
+        return later.started_at >= self.started_at
 
 
 def _config_identity(step: str, folder: Path) -> str:

@@ -1,14 +1,13 @@
 """Merges the replicates of a run, processes apart in time, into one row with a confidence
 interval."""
 
-import itertools
 import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev, variance
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,10 +44,39 @@ FIRST = (
     "compile_s",
     "loss",
 )
-# Best probe readings by (machine, threads): a matmul on two threads says nothing of one on four.
-Bests = Mapping[tuple[str, int], Best]
 # quantile of probe readings taken as the best, so that one lucky probe does not mark all others
 QUIET = 0.05
+
+
+class RunKey(NamedTuple):
+    """Identifies a run across experiments and processes; recorded ones are apart from measured
+    ones."""
+
+    hardware: str
+    is_recorded: bool
+    run: str
+
+    @classmethod
+    def of(cls, row: Row) -> "RunKey":
+        """The run of a row of one process, or of all."""
+        return cls(row["hardware"], bool(row["recorded"]), base_name(row["run"]))
+
+
+class Threads(NamedTuple):
+    """A machine with a number of threads: a matmul on two says nothing of one on four."""
+
+    hardware: str
+    number: int
+
+
+class Probes(NamedTuple):
+    """States of the machine that a process met, and the threads of the probe."""
+
+    threads: int
+    states: list[State]
+
+
+Bests = Mapping[Threads, Best]  # best readings of the probe
 
 
 @dataclass(frozen=True)
@@ -93,8 +121,10 @@ MEASURED = {"profile": (TIME,), "matmul": (TIME,), "ceilings": RATES}  # by tabl
 
 def merge(records: Records) -> Records:
     """Merges the replicates of each run into one row. Rows of recordings are merged already."""
-    measured = itertools.chain.from_iterable(records.get(table, []) for table in MEASURED)
-    best = best_probes(row for row in measured if not row["recorded"])
+    measured = []
+    for table in MEASURED:
+        measured += records.get(table, [])
+    best = best_probes(measured)
     gpus = set()
     for row in records.get("environment", []):
         if is_gpu(row.get("device")):
@@ -112,11 +142,12 @@ def merge_rows(rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,),
     the best. `best` holds each machine's best probe readings. `gpus` are machines whose times are
     medians, as nobody shares them. An interval needs two processes."""
     if best is None:
-        best = best_probes(row for row in rows if not row["recorded"])
+        best = best_probes(rows)
     runs = []
     for key, group in _processes(rows).items():
         counts = counting(group, best)
-        runs.append(_Run(key[0], key[1], group, counts, _merged(group, counts)))
+        merged = _merged(group, counts)
+        runs.append(_Run(key.hardware, key.is_recorded, group, counts, merged))
     for quantity in quantities:
         _add_intervals(runs, quantity, quantity is quantities[-1], best, gpus)
     return [run.row for run in runs]
@@ -140,7 +171,7 @@ def _add_intervals(
     Columns of the last quantity are added even if empty."""
     spreads = defaultdict[str, list[tuple[float, int]]](list)
     for run in runs:
-        values = [row[quantity.name] for row in _timed(run.counts, quantity.name)]
+        values = _values(run.counts, quantity.name)
         if len(values) > 1 and not run.is_recorded:
             spreads[run.hardware].append(quantity.on(run.hardware, gpus).variance(values))
     for run in runs:
@@ -154,7 +185,7 @@ def _add_intervals(
 def _add_interval(run: _Run, quantity: Quantity, usual: float | None, best: Bests) -> None:
     """Adds the interval of one quantity to a run's row."""
     timed = _timed(run.counts, quantity.name)
-    values = [process[quantity.name] for process in timed]
+    values = _values(run.counts, quantity.name)
     slowdowns = [slowdown(process, best) for process in timed]
     row = run.row
     row |= interval_columns(values, usual, slowdowns, quantity)
@@ -172,15 +203,18 @@ def _add_interval(run: _Run, quantity: Quantity, usual: float | None, best: Best
                 row[end] *= moved
 
 
-def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Record]]:
+def _processes(rows: Iterable[Record]) -> dict[RunKey, list[Record]]:
     """Groups rows by machine and run, across experiments, sorted by replicate. An unmeasured row is
     kept only if its run has no other."""
-    groups = defaultdict[tuple[str, bool, str], list[Record]](list)
+    groups = defaultdict[RunKey, list[Record]](list)
     for row in rows:
-        groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)
+        groups[RunKey.of(row)].append(row)
     for group in groups.values():
         group.sort(key=lambda row: replicate_of(row["run"]))
-        group[:] = [row for row in group if row["status"] != NOT_MEASURED] or group[:1]
+        first = group[0]
+        group[:] = [row for row in group if row["status"] != NOT_MEASURED]
+        if not group:
+            group.append(first)
     return groups
 
 
@@ -275,9 +309,14 @@ def drift(runs: Iterable[Sequence[float]]) -> float | None:
     measured several times; 0 if nothing is left."""
     excess = []
     for split in filter(None, map(measurements, runs)):
-        between = variance([math.log(stats.undisturbed(times)) for times in split])
-        within = fmean(stats.fast_variance(times)[0] for times in split)
-        excess.append(between - stats.QUANTILE_ERROR**2 * within / len(split[0]))
+        logarithms = []
+        variances = []
+        for times in split:
+            logarithms.append(math.log(stats.undisturbed(times)))
+            of_processes, _ = stats.fast_variance(times)
+            variances.append(of_processes)
+        explained = stats.QUANTILE_ERROR**2 * fmean(variances) / len(split[0])
+        excess.append(variance(logarithms) - explained)
     # A mean: variances of few measurements are skewed, and their median lies below what they
     # estimate.
     if len(excess) >= stats.FEWEST_RUNS:
@@ -314,10 +353,12 @@ def _both_times(
     in percent."""
     columns: Record = {}
     for name in ("time_s", "reference_time_s"):  # compared with each other
-        if values := [row[name] for row in _timed(counts, name)]:
+        values = _values(counts, name)
+        if values:
             columns[name] = quantity.estimate(values)
-    if met := [row["median_time_s"] for row in _timed(group, "median_time_s")]:
-        columns["median_time_s"] = stats.Stats(met).median
+    medians = _values(group, "median_time_s")
+    if medians:
+        columns["median_time_s"] = stats.Stats(medians).median
         cost = max(0.0, 100 * (columns["median_time_s"] / columns["time_s"] - 1))
         columns["machine_cost_percent"] = cost if quantity.is_low else None
     return columns
@@ -328,23 +369,36 @@ def _timed(group: Iterable[Row], name: str) -> list[Row]:
     return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
 
 
+def _values(group: Iterable[Row], name: str) -> list[float]:
+    """Positive values in the column `name` of successful rows."""
+    return [row[name] for row in _timed(group, name)]
+
+
 def _merged(group: Sequence[Record], counts: Sequence[Record]) -> Record:
     """Merges the processes of a run into one row, starting from the first that succeeded, or the
     first."""
-    measured = [row for row in group if row["status"] == "ok"]
+    measured = []
+    lost = []
+    for process in group:
+        if process["status"] == "ok":
+            measured.append(process)
+        else:
+            lost.append(process)
     first = (measured or group)[0]
     row = {**first, "run": base_name(first["run"])}
     if not measured or len(group) == 1:
         return row
-    lost = [row for row in group if row["status"] != "ok"]
     if lost:
         numbers = {"count": len(lost), "total": len(group), "status": lost[0]["status"]}
         why = of_cell(lost[0]["message"]) or UNTOLD
         row["message"] = cell_of(Said("replicates_lost", numbers | {"why": why}))
     row |= _merged_numbers(first, measured, counts)
     for name in ("device_uuid", "host"):
-        distinct = dict.fromkeys(str(process.get(name) or "") for process in measured)
-        row[name] = " ".join(filter(None, distinct))
+        distinct = dict[str, None]()
+        for process in measured:
+            if process.get(name):
+                distinct[str(process[name])] = None
+        row[name] = " ".join(distinct)
     if "steady" in first:
         row["steady"] = _is_steady(counts)
     if "probes" in first:
@@ -378,16 +432,15 @@ def _is_steady(counts: Sequence[Record]) -> bool:
 def _merged_probes(measured: Sequence[Record]) -> str | None:
     """Probes of all processes as JSON, sorted by time; None if there are none."""
     probed = []
+    states: list[State] = []
     for process in measured:
         if process.get("probes"):
             probed.append(probes(process))
-    states: list[State] = []
-    for _, states_of in probed:
-        states += states_of
+            states += probed[-1].states
     if not states:
         return None
     states.sort(key=lambda state: state.at_s)
-    merged: dict[str, Any] = {"threads": probed[0][0]}
+    merged: dict[str, Any] = {"threads": probed[0].threads}
     for name in ("at_s", "product_s", "copy_s"):
         merged[name] = [getattr(state, name) for state in states]
     return json.dumps(merged)
@@ -401,8 +454,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def probes(row: Row) -> tuple[int, list[State]]:
-    """Thread count of a row's probes, and the probes; empty if missing or unreadable."""
+def probes(row: Row) -> Probes:
+    """The probes of a row; empty if missing or unreadable."""
     try:
         probe = parse_json(row.get("probes") or "{}")
         columns = (probe.get("at_s", ()), probe.get("product_s", ()), probe.get("copy_s", ()))
@@ -411,31 +464,35 @@ def probes(row: Row) -> tuple[int, list[State]]:
             state = State(*map(float, readings))
             if min(state.product_s, state.copy_s) > 0:
                 states.append(state)
-        return int(probe.get("threads", 0)), states
+        return Probes(int(probe.get("threads", 0)), states)
     except (ValueError, TypeError, AttributeError):
-        return 0, []
+        return Probes(0, [])
 
 
-def best_probes(rows: Iterable[Row]) -> dict[tuple[str, int], Best]:
-    """Best probe readings by (machine, threads): the 5 % quantile of each reading."""
-    states_of = defaultdict[tuple[str, int], list[State]](list)
+def best_probes(rows: Iterable[Row]) -> dict[Threads, Best]:
+    """Best probe readings of measured, not recorded rows: the 5 % quantile of each reading."""
+    states_of = defaultdict[Threads, list[State]](list)
     for row in rows:
-        threads, states = probes(row)
-        states_of[row["hardware"], threads] += states
+        if not row["recorded"]:
+            probed = probes(row)
+            states_of[Threads(row["hardware"], probed.threads)] += probed.states
     best = {}
     for key, states in states_of.items():
         if states:
             index = int(QUIET * len(states))
-            parts = [sorted(getattr(state, part) for state in states) for part in Best._fields]
-            best[key] = Best(*(readings[index] for readings in parts))
+            quiet = []
+            for part in Best._fields:
+                readings = sorted(getattr(state, part) for state in states)
+                quiet.append(readings[index])
+            best[key] = Best(*quiet)
     return best
 
 
 def slowdown(row: Row, bests: Bests) -> float:
     """Median slowdown of a row's probes relative to the machine's best, 1 or more; 1 without
     probes."""
-    threads, states = probes(row)
-    best = bests.get((row["hardware"], threads))
-    if best and states:
-        return median(state.slowdown(best) for state in states)
+    probed = probes(row)
+    best = bests.get(Threads(row["hardware"], probed.threads))
+    if best and probed.states:
+        return median(state.slowdown(best) for state in probed.states)
     return 1.0
