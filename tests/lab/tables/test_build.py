@@ -139,7 +139,8 @@ def test_a_clock_that_was_ahead_costs_no_row_and_is_told(planned, days, is_said)
 def test_a_further_process_counts_by_its_code_alone(commit, later_commit, later_at, counts):
     row = {"commit": commit, "started_at": "2026-01-02"}
     later = {"commit": later_commit, "started_at": later_at}
-    assert records._is_of_same_code(row, later) is counts
+    origin = records._Origin.of(row)
+    assert origin.may_precede(records._Origin.of(later)) is counts
 
 
 class Asked(list[str]):

@@ -58,15 +58,20 @@ def _machines(folder: Path, everything: Collected) -> list[Path]:
     """Returns the machines' folders in `folder`, by name, that have no row in `everything` yet."""
     known = set(NO_MACHINE)
     for rows in everything.records.values():
-        known.update(row["hardware"] for row in rows)
-    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in known)
+        for row in rows:
+            known.add(row["hardware"])
+    machines = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.name not in known:
+            machines.append(path)
+    return machines
 
 
 def _add_recorded(everything: Collected, reference: Path, name: str) -> None:
     """Adds recorded machines that are to be shown (only the one called `name`, if not empty), and
     public rows."""
     is_measured_here = any(everything.records.values())
-    has_gpu = any(is_gpu(row.get("device")) for row in everything.records["environment"])
+    has_gpu = _has_gpu(everything.records)
     for folder in _machines(reference, everything):
         if name not in ("", folder.name):
             continue
@@ -85,6 +90,11 @@ def _add_recorded(everything: Collected, reference: Path, name: str) -> None:
     _extend(everything, public)
 
 
+def _has_gpu(records: Records) -> bool:
+    """True if one of the machines has a GPU."""
+    return any(is_gpu(row.get("device")) for row in records["environment"])
+
+
 def _fault(problem: str | Said, *, of_recordings: bool) -> Record:
     """Line of problems.csv: a sentence, or its key and numbers as JSON."""
     if isinstance(problem, Said):
@@ -96,8 +106,7 @@ def _add_machine(everything: Collected, folder: Path, is_measured_here: bool) ->
     """Adds a recorded machine. If something was measured here, only a machine with GPUs is
     added."""
     machine = read.from_recorded(folder)
-    on_gpu = any(is_gpu(row.get("device")) for row in machine.records["environment"])
-    if is_measured_here and not on_gpu:
+    if is_measured_here and not _has_gpu(machine.records):
         return
     _extend(everything, machine)
     if not is_measured_here:  # relevant only if recordings are all there is

@@ -95,8 +95,12 @@ def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
     """Returns the 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner,
     2008)."""
     ratio = new.time_s / old.time_s
-    low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
-    high = math.hypot(math.log(new.high_s / new.time_s), math.log(old.time_s / old.low_s))
+    new_below = math.log(new.time_s / new.low_s)
+    new_above = math.log(new.high_s / new.time_s)
+    old_below = math.log(old.time_s / old.low_s)
+    old_above = math.log(old.high_s / old.time_s)
+    low = math.hypot(new_below, old_above)
+    high = math.hypot(new_above, old_below)
     return ratio * math.exp(-low), ratio * math.exp(high)
 
 
@@ -116,22 +120,26 @@ def verdicts(
 ) -> list[Compared]:
     """Returns a verdict for each run, by measurement and name, of two machines' merged rows.
     `drift` widens the intervals."""
-    runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
-    processes = list(map(replicates.times_of, (*before.values(), *after.values())))
     spreads = []
-    for times in processes:
+    for row in (*before.values(), *after.values()):
+        times = replicates.times_of(row)
         if len(times) >= FEWEST_PROCESSES:
             spreads.append(replicates.jackknife_variance(times))
     usual = usual_variance(spreads)
-    return [
-        _compare(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs
-    ]
+    runs = dict.fromkeys([*before, *after])
+    compared = []
+    for run in sorted(runs, key=lambda run: STEPS.index(run[0])):
+        old = before.get(run)
+        new = after.get(run)
+        compared.append(_compare(run, old, new, noticeable, drift, usual))
+    return compared
 
 
 def drift_between(before: Rows, after: Rows) -> float | None:
     """Spread of the machine between sweeps, from runs with enough processes in either set; None
     without any."""
-    return replicates.drift(map(replicates.times_of, (*before.values(), *after.values())))
+    rows = (*before.values(), *after.values())
+    return replicates.drift(map(replicates.times_of, rows))
 
 
 def widened(measured: Interval, drift: float) -> Interval:
@@ -139,9 +147,12 @@ def widened(measured: Interval, drift: float) -> Interval:
     if not measured.is_measured or not drift:
         return measured
     time_s = measured.time_s
-    ends = (measured.low_s, measured.high_s)
-    low, high = (math.hypot(math.log(end / time_s), 1.96 * drift) for end in ends)
-    return Interval(time_s, time_s * math.exp(-low), time_s * math.exp(high), True)
+    further = 1.96 * drift
+    below = math.hypot(math.log(time_s / measured.low_s), further)
+    above = math.hypot(math.log(measured.high_s / time_s), further)
+    low_s = time_s * math.exp(-below)
+    high_s = time_s * math.exp(above)
+    return Interval(time_s, low_s, high_s, True)
 
 
 def widened_for_few(measured: Interval, row: Row, other: Row) -> Interval:
@@ -149,10 +160,14 @@ def widened_for_few(measured: Interval, row: Row, other: Row) -> Interval:
     set's would give."""
     times = replicates.times_of(row)[:24]
     count = len(replicates.times_of(other))  # 10,626 combinations at most
-    if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
+    is_cpu = row.get("machine_cost_percent") is not None
+    is_few = 1 < count < min(len(times), FEWEST_FAST)
+    if not (is_cpu and is_few):
         return measured
-    few = Stats(map(undisturbed, itertools.combinations(times, count))).percentile(95)
-    return replace(measured, high_s=measured.high_s * max(1.0, few / undisturbed(times)))
+    as_few = map(undisturbed, itertools.combinations(times, count))
+    slowest_s = Stats(as_few).percentile(95)
+    longer = max(1.0, slowest_s / undisturbed(times))
+    return replace(measured, high_s=measured.high_s * longer)
 
 
 def fast_s(row: Record) -> float | None:
@@ -211,8 +226,10 @@ def _compare(
     if not (before.is_measured and after.is_measured):
         outcome, because = verdict(before, after)
         return Compared(*run, outcome, before.time_s, after.time_s, ratio, because=because)
-    if half := _half_width(old, new, usual):
-        factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
+    half = _half_width(old, new, usual)
+    if half:
+        of_drift = 1.96 * math.sqrt(2) * drift
+        factor = math.exp(math.hypot(half, of_drift))
         bounds = ratio / factor, ratio * factor
     else:
         wide_before = widened_for_few(widened(before, drift), old, new)
@@ -271,7 +288,7 @@ def machine_folder(path: Path) -> Path:
 def lines_of(compared: Sequence[Compared], text: Texts) -> list[Line]:
     """Returns a line for each run that both sets have timed, slower ones first."""
     lines = list[Line]()
-    for run in sorted(compared, key=lambda run: list(STYLES).index(run.verdict)):
+    for run in sorted(compared, key=lambda run: _rank(run.verdict)):
         if run.ratio is None:
             continue
         bounds = detects = ABSENT
@@ -330,6 +347,14 @@ def markdown(compared: Sequence[Compared], title: str, basis: str, text: Texts) 
     return "\n".join([*lines, "", f"{basis[:1].upper()}{basis[1:]}."])
 
 
+def _rank(verdict: str) -> int:
+    """Place of a verdict in tables, slower ones first; unknown ones last."""
+    verdicts = list(STYLES)
+    if verdict in verdicts:
+        return verdicts.index(verdict)
+    return len(verdicts)
+
+
 def _reasons(compared: Sequence[Compared]) -> Counter[tuple[str, Said | None]]:
     """Counts runs by verdict and the reason for it."""
     return Counter((run.verdict, run.because) for run in compared)
@@ -368,7 +393,9 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
     as a section. A reason is stored like a row's message: {key: numbers}."""
     rows = []
     for run in compared:
-        rows.append(run.row() | {"because": cell_of(run.because), "old": old, "new": new})
+        row = run.row()
+        row |= {"because": cell_of(run.because), "old": old, "new": new}
+        rows.append(row)
     write_csv(path, rows, COLUMNS)
 
 
@@ -377,10 +404,11 @@ def read(path: Path) -> pd.DataFrame:
     none."""
     try:
         table = cells(path).map(unquoted)
-        order = table["verdict"].map({verdict: index for index, verdict in enumerate(STYLES)})
+        order = table["verdict"].map(_rank)
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)
-    return table.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
+    in_order = order.sort_values(kind="stable").index
+    return table.loc[in_order].reindex(columns=COLUMNS, fill_value="")
 
 
 def show(
@@ -468,10 +496,11 @@ def _print(compared: Sequence[Compared], title: str, basis: str, text: Texts) ->
     console.print(Text(title), soft_wrap=True)
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared, text))
-    reasons = sorted(_reasons(compared).items(), key=lambda reason: [*STYLES].index(reason[0][0]))
+    reasons = _reasons(compared)
     plain = []
     explained = []
-    for (verdict, because), count in reasons:
+    for verdict, because in sorted(reasons, key=lambda reason: _rank(reason[0])):
+        count = reasons[verdict, because]
         counted = _counted(verdict, count, text)
         if because is None:
             plain.append(counted)

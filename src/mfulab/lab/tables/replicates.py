@@ -276,11 +276,13 @@ def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
     count = len(times)
     kept = count - count // 2
     logarithms = np.log(times)
-    halves = np.random.default_rng(0).permuted(np.tile(logarithms, (100, 1)), axis=1)[:, :kept]
-    errors = np.percentile(halves, stats.UNDISTURBED, axis=1) - np.percentile(
-        logarithms, stats.UNDISTURBED
-    )
-    return count * kept / (count - kept) * float(np.mean(errors**2)), count - 1
+    generator = np.random.default_rng(0)
+    copies = np.tile(logarithms, (100, 1))
+    halves = generator.permuted(copies, axis=1)[:, :kept]
+    estimates = np.percentile(halves, stats.UNDISTURBED, axis=1)
+    errors = estimates - np.percentile(logarithms, stats.UNDISTURBED)
+    factor = count * kept / (count - kept)
+    return factor * float(np.mean(errors**2)), count - 1
 
 
 def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
@@ -299,8 +301,13 @@ def measurements(times: Sequence[float]) -> list[list[float]]:
     there are only four or five. Empty below four."""
     if len(times) < 4:
         return []
-    size = 3 if len(times) >= 6 else 2
-    return [list(times[start : start + size]) for start in range(0, len(times) - size + 1, size)]
+    size = 2
+    if len(times) >= 6:
+        size = 3
+    split = []
+    for start in range(0, len(times) - size + 1, size):
+        split.append(list(times[start : start + size]))
+    return split
 
 
 def drift(runs: Iterable[Sequence[float]]) -> float | None:
@@ -359,14 +366,21 @@ def _both_times(
     medians = _values(group, "median_time_s")
     if medians:
         columns["median_time_s"] = stats.Stats(medians).median
-        cost = max(0.0, 100 * (columns["median_time_s"] / columns["time_s"] - 1))
-        columns["machine_cost_percent"] = cost if quantity.is_low else None
+        columns["machine_cost_percent"] = None
+        if quantity.is_low:
+            longer = columns["median_time_s"] / columns["time_s"]
+            columns["machine_cost_percent"] = max(0.0, 100 * (longer - 1))
     return columns
 
 
 def _timed(group: Iterable[Row], name: str) -> list[Row]:
     """Successful rows with a positive value in the column `name`."""
-    return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
+    found = []
+    for row in group:
+        value = row.get(name) or 0
+        if row["status"] == "ok" and value > 0:
+            found.append(row)
+    return found
 
 
 def _values(group: Iterable[Row], name: str) -> list[float]:
@@ -412,10 +426,15 @@ def _merged_numbers(first: Record, measured: Sequence[Record], counts: Sequence[
     for name, value in first.items():
         if name in ADDED:
             values = _numbers(measured, name)
-            merged[name] = sum(values) if values else value
+            merged[name] = value
+            if values:
+                merged[name] = sum(values)
         elif _is_number(value) and name not in FIRST:
-            middle = median(_numbers(counts, name) or _numbers(measured, name))
-            merged[name] = middle if isinstance(value, float) else type(value)(round(middle))
+            values = _numbers(counts, name) or _numbers(measured, name)
+            middle = median(values)
+            if not isinstance(value, float):
+                middle = type(value)(round(middle))
+            merged[name] = middle
     return merged
 
 
@@ -458,9 +477,11 @@ def probes(row: Row) -> Probes:
     """The probes of a row; empty if missing or unreadable."""
     try:
         probe = parse_json(row.get("probes") or "{}")
-        columns = (probe.get("at_s", ()), probe.get("product_s", ()), probe.get("copy_s", ()))
+        at_s = probe.get("at_s", ())
+        product_s = probe.get("product_s", ())
+        copy_s = probe.get("copy_s", ())
         states = []
-        for readings in zip(*columns, strict=True):
+        for readings in zip(at_s, product_s, copy_s, strict=True):
             state = State(*map(float, readings))
             if min(state.product_s, state.copy_s) > 0:
                 states.append(state)

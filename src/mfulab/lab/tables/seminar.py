@@ -79,7 +79,9 @@ def _forward(model: nn.Module, *shape: int) -> int:
 
 def _step(operations: Operations, layer: str = "") -> int:
     """FLOPs of forward and backward, of one layer if named."""
-    return sum(operations.sum(part, layer=layer or None).flops for part in ("forward", "backward"))
+    forward = operations.sum("forward", layer=layer or None)
+    backward = operations.sum("backward", layer=layer or None)
+    return forward.flops + backward.flops
 
 
 def _inference(model: str) -> Operations:
@@ -296,15 +298,17 @@ def _cuda_python() -> Values:
 def _soft_gradient() -> float:
     """Ratio of the gradient norm of distillation at temperature 4 to that at 1."""
     generator = torch.Generator().manual_seed(0)
-    teacher, start = (
-        1e-3 * torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(2)
-    )
+    teacher = 1e-3 * torch.randn(10, generator=generator, dtype=torch.float64)
+    start = 1e-3 * torch.randn(10, generator=generator, dtype=torch.float64)
     norms: list[float] = []
     for temperature in (1.0, 4.0):
         student = start.clone().requires_grad_()
-        ours, theirs = (torch.log_softmax(logits / temperature, 0) for logits in (student, teacher))
-        nn.functional.kl_div(ours, theirs, reduction="sum", log_target=True).backward()
-        norms.append(float(torch.linalg.vector_norm(torch.as_tensor(student.grad))))
+        ours = torch.log_softmax(student / temperature, 0)
+        theirs = torch.log_softmax(teacher / temperature, 0)
+        loss = nn.functional.kl_div(ours, theirs, reduction="sum", log_target=True)
+        loss.backward()
+        gradient = torch.as_tensor(student.grad)
+        norms.append(float(torch.linalg.vector_norm(gradient)))
     return norms[1] / norms[0]
 
 
