@@ -7,24 +7,22 @@ optimum-benchmark; and that of Snakemake when nothing is to be done, beside a pl
     python benchmarks/peers.py --nothing --plain                   the same, plain Snakemake alone
 
 A configuration's cost is the difference of two sweeps, divided by the configurations that one has
-more. Counted are all processes of a command, by adopting those that outlive their parents, as on
-Linux alone. The least of `--times` runs counts.
+more. Counted are all processes of a command, by a cgroup, which only root may make. The least of
+`--times` runs counts.
 """
 
 import argparse
-import ctypes
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
 
 import trivial
+from machines import CGROUPS
 
-ADOPT = 36  # prctl's PR_SET_CHILD_SUBREAPER
 HYDRA_APP = """
 import hydra
 
@@ -42,10 +40,10 @@ config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
 BertForMaskedLM(config).save_pretrained("bert")
 """
 OPTIMUM = """
-defaults: [benchmark, scenario: inference, launcher: process, backend: pytorch, _base_, _self_]
+defaults: [benchmark, scenario: inference, launcher: process, backend: pytorch, _self_]
 name: peers
 launcher: {start_method: spawn}
-backend: {model: bert, processor: bert, device: cpu, library: transformers, no_weights: true,
+backend: {model: MODEL, processor: MODEL, device: cpu, library: transformers, no_weights: false,
           task: fill-mask}
 scenario: {iterations: 1, duration: 0, warmup_runs: 0, input_shapes: {batch_size: 1,
            sequence_length: 8}, latency: true, memory: false, energy: false}
@@ -88,28 +86,31 @@ rule make:
 """
 
 
-def adopt_orphans() -> None:
-    """Makes this process the parent of all below it that outlive their own. Exits where there is no
-    such thing."""
-    if sys.platform != "linux" or ctypes.CDLL(None).prctl(ADOPT, 1, 0, 0, 0):
-        sys.exit("only on Linux can a process adopt those that outlive their parents")
-
-
 def cpu_s(folder: Path, command: Sequence[str], **environment: str) -> float:
-    """CPU seconds of a command in `folder` and of all processes that it leaves, once
-    `adopt_orphans` was called. Raises CalledProcessError if it fails."""
-    before = getrusage(RUSAGE_CHILDREN)
+    """CPU seconds of a command in `folder` and of all processes that it starts, until the last has
+    ended. Raises CalledProcessError if it fails, and OSError without the right to make a cgroup."""
+    is_version_1 = (CGROUPS / "cpuacct").is_dir()
+    group = CGROUPS / ("cpuacct" if is_version_1 else "") / f"mfulab-peers-{os.getpid()}"
+    group.mkdir()
     variables = {**os.environ, "PYTHONPATH": str(trivial.ROOT / "src"), **environment}
-    with (folder / "output").open("wb") as output:
-        process = subprocess.run(command, cwd=folder, env=variables, stdout=output, stderr=output)
-    with suppress(ChildProcessError):
-        while True:  # until there is no child any more
-            os.wait()
+    enter = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
+    try:
+        with (folder / "output").open("wb") as output:
+            process = subprocess.run(
+                [*enter, *command], cwd=folder, env=variables, stdout=output, stderr=output
+            )
+        while (group / "cgroup.procs").read_text():
+            time.sleep(0.1)
+        if is_version_1:
+            used_s = int((group / "cpuacct.usage").read_text()) / 1e9
+        else:
+            used_s = int((group / "cpu.stat").read_text().split()[1]) / 1e6  # usage_usec
+    finally:
+        group.rmdir()
     if process.returncode:
         print((folder / "output").read_text()[-3000:], file=sys.stderr)
         process.check_returncode()
-    after = getrusage(RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return used_s
 
 
 def snakemake(count: int) -> float:
@@ -140,7 +141,7 @@ def optimum(python: str, count: int) -> float:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cpu_s(folder, [python, "-c", BERT], HF_HUB_OFFLINE="1")
-        (folder / "peers.yaml").write_text(OPTIMUM)
+        (folder / "peers.yaml").write_text(OPTIMUM.replace("MODEL", str(folder / "bert")))
         command = [str(Path(python).with_name("optimum-benchmark")), "-m", "--config-dir", name]
         command += ["--config-name", "peers"]
         sizes = f"scenario.input_shapes.batch_size=range(1,{count + 1})"
@@ -222,15 +223,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--files", type=int, default=5000)
     parser.add_argument("--plain", action="store_true", help="plain Snakemake alone")
     options = parser.parse_args(arguments)
-    adopt_orphans()
     print(trivial.machine())
     print("| command | CPU s | ÷ the first |")
     print("| --- | ---: | ---: |")
     rows = nothing_to_do(options) if options.nothing else configurations(options)
     first_s = 0.0
-    for name, seconds in rows:
-        first_s = first_s or seconds
-        print(f"| {name} | {seconds:.3g} | {seconds / first_s:.2g} |", flush=True)
+    try:
+        for name, seconds in rows:
+            first_s = first_s or seconds
+            print(f"| {name} | {seconds:.3g} | {seconds / first_s:.2g} |", flush=True)
+    except OSError as error:
+        sys.exit(f"needs the right to make a cgroup: {error}")
 
 
 if __name__ == "__main__":
