@@ -8,6 +8,7 @@ from support.slow import few
 
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import memory_breakdown
+from mfulab.lab.report.page import why
 
 
 def counted(parameters: float = 1e9, **changes) -> dict:
@@ -66,25 +67,57 @@ def test_only_a_step_of_the_same_way_is_measured(tmp_path):
 
 
 def test_the_sentence_names_cards_that_suffice(tmp_path):
-    told = heard_of(memory_breakdown, rows(tmp_path, counted(2e9)))
-    assert {"card": "H100 SXM5 80GB"} in told["fits"]
-    assert told["least"][0]["needed"] == "1.000 GB"
-    assert {"gigabytes": 24.0} in told["fits_all"], "the leanest way"
+    told = heard_of(memory_breakdown, rows(tmp_path, counted(3e9)))
+    assert told["fits"] == [{"card": "H100 SXM5 80GB"}]
+    assert told["least"][0]["needed"] == "1.250 GB"
+    assert told["fits_all"] == [{"gigabytes": 16.0}], "the leanest way"
+
+
+def test_a_card_within_the_error_of_the_count_only_may_suffice(tmp_path):
+    told = heard_of(memory_breakdown, rows(tmp_path, counted(2e9)))  # 40 GB
+    [near] = told["fits_near"]
+    assert (near["card"], near["sure"]) == ("A100 SXM4 40GB", "H100 SXM5 80GB")
+    assert near["error"] == "10"
+    measured = rows(tmp_path, counted(), steps=(trained(),))
+    [near] = heard_of(memory_breakdown, measured)["fits_near"]
+    assert (near["card"], near["sure"]) == ("GeForce RTX 4090", "A100 SXM4 40GB")
+    assert near["error"] == "17", "the deviation of the measured peak"
+    most = memory_breakdown.CAPACITIES[-1][0]
+    told = heard_of(memory_breakdown, rows(tmp_path, counted((1.05 * most - 8) / 16 * 1e9)))
+    assert told["fits_perhaps"][0]["card"] == "Instinct MI300X"
 
 
 def test_where_the_smallest_card_suffices_no_leaner_way_is_told(tmp_path):
-    told = heard_of(memory_breakdown, rows(tmp_path, counted(), steps=(trained(),)))
-    [adam], [measured] = told["finding"], told["measured_below"]
-    assert (adam["needed"], adam["state"]) == ("24.00 GB", "50")
-    assert told["fits_all"] == [{"gigabytes": 24.0}]
+    told = heard_of(
+        memory_breakdown, rows(tmp_path, counted(2e8), steps=(trained(memory_bytes=12e9),))
+    )
+    [adam], [measured] = told["finding"], told["measured_above"]
+    assert (adam["needed"], adam["state"]) == ("11.20 GB", "21")
+    assert told["fits_all"] == [{"gigabytes": 16.0}]
     assert "least" not in told
-    assert (measured["count"], measured["deviation"]) == (1, "17")
+    assert (measured["count"], measured["deviation"]) == (1, "7.1")
 
 
 def test_what_fits_no_card_says_so(tmp_path):
     told = heard_of(memory_breakdown, rows(tmp_path, counted(4e11)))
     assert told["fits_none"] == [{"card": "Instinct MI300X"}]
     assert not any(key.startswith("measured") for key in told)
+
+
+def test_the_figure_and_the_table_of_batch_sizes_have_the_same_cards():
+    capacities = [gigabytes for gigabytes, _ in memory_breakdown.CAPACITIES]
+    assert list(why.CARDS_GB) == capacities[: len(why.CARDS_GB)]
+
+
+@pytest.mark.parametrize(("parameters", "has_lines"), [(1e7, False), (3e9, True)])
+def test_below_the_bars_is_room_for_names_of_cards_alone(tmp_path, parameters, has_lines):
+    flops = counted(parameters, activation_bytes=8e6, checkpointed_activation_bytes=1e6)
+    drawn = figures.render("memory_breakdown", tables(tmp_path, flops=[flops]))
+    [axes] = drawn.figure.axes
+    bars = len(axes.get_yticks())
+    room = max(axes.get_ylim()) - (bars - 0.5)
+    assert bool(axes.texts) == has_lines
+    assert (room > 1) == has_lines
 
 
 def test_a_model_without_blocks_to_recompute_is_not_drawn(tmp_path):

@@ -24,8 +24,14 @@ def test_batches_that_answer_hardly_more_are_not_called_faster(invented):
     rows = serving.rows(invented)
     text = Heard("serving")
     serving.finding(rows.assign(answered_per_s=rows["answered_per_s"].max(), time_s=1.0), text)
-    assert "finding_alike" in text.heard
     assert "finding" not in text.heard
+    [alike] = text.heard["finding_alike"]
+    told = Texts("en", "serving")("finding_alike", **alike)
+    assert f"{rows['answered_per_s'].max():.0f}" not in told, "no numbers that look like a gain"
+    text = Heard("serving")
+    serving.finding(rows.assign(doubts=1), text)
+    assert "finding_more" in text.heard, "how many more is uncertain"
+    assert not {"finding", "waiting"} & set(text.heard)
     text = Heard("serving")
     serving.finding(rows.assign(latency_p95_s=0.1), text)
     assert "waiting" not in text.heard

@@ -82,16 +82,6 @@ def test_dots_lie_on_the_lines_of_their_names_and_hues_apart():
     assert len({round(height, 3) for _, height in heights}) == 4
 
 
-def test_extremes_are_of_the_column_and_equal_rows_have_a_sentence_of_one():
-    text = Heard("block_sizes")
-    named = ROWS.assign(kernel="tiled", size="64", block_x=8, block_y=8, tflop_s=ROWS["time_s"])
-    specs.Extremes("tflop_s")(named, text)
-    [told] = text.heard.pop("finding")
-    specs.Extremes("tflop_s")(named.assign(tflop_s=1.0), text)
-    assert text.heard.keys() == {"finding_one"}
-    assert (told["best"]["run"], told["worst"]["run"], told["factor"]) == ("d", "a", 4.0)
-
-
 @pytest.mark.parametrize(("verdicts", "key"), [(4, "repeated_few"), (400, "repeated")])
 def test_few_comparisons_are_counted(verdicts, key):
     text = Heard("repeatability")

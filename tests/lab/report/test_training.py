@@ -51,6 +51,18 @@ def test_equal_or_slower_techniques_are_not_called_faster(tmp_path, time_s):
     assert "faster" not in told
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(108.0, True), (103.0, False)])
+def test_phases_that_do_not_sum_to_the_step_say_so(tmp_path, share, is_told):
+    read = tables(tmp_path, row(phases_percent=share), row(workload="training_adam_fused"))
+    told = heard(training_phases, read)
+    assert ("differ" in told) == is_told
+    drawn = figures.render("training_phases", read)
+    words = [each.get_text() for axes in drawn.figure.axes for each in axes.texts]
+    assert sum(training_phases.SUM in each for each in words) == is_told
+    entries = [each.get_text() for each in drawn.figure.legends[0].get_texts()]
+    assert any(each.startswith(training_phases.SUM) for each in entries) == is_told
+
+
 def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_path):
     again = row(
         batch_size=8,

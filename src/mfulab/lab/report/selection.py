@@ -1,7 +1,7 @@
 """Selects the rows that figures draw and that sentences are about, with reasons for those left
 out."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -61,21 +61,23 @@ def _is_elsewhere(rows: pd.DataFrame) -> pd.Series:
 
 
 def _is_of_lower_panel(rows: pd.DataFrame) -> pd.Series:
-    """True for rows of another machine than that of the first panel."""
-    return rows["machine"] != style.machines(rows, 1)[0]
+    """True for rows of another machine than that of the first panel with FEWEST rows."""
+    return rows["machine"] != _first_with(rows, FEWEST)
 
 
 def main_machine(rows: pd.DataFrame) -> str:
     """Returns the machine that a sentence is about: the first with ENOUGH rows, else the one with
     the most."""
+    return _first_with(rows, ENOUGH)
+
+
+def _first_with(rows: pd.DataFrame, enough: int) -> str:
+    """Returns the first machine with `enough` rows, else the one with the most."""
     counts = rows["machine"].value_counts()
     machines = style.machines(rows, len(counts))
-    enough = []
     for machine in machines:
-        if counts[machine] >= ENOUGH:
-            enough.append(machine)
-    if enough:
-        return enough[0]
+        if counts[machine] >= enough:
+            return machine
     return max(machines, key=counts.__getitem__)
 
 
@@ -234,6 +236,15 @@ def first_run(rows: pd.DataFrame) -> pd.Series:
     selected = frames.preferred(selected, ~(selected["matmul_percent"] < frames.MATMULS))
     selected = frames.preferred(selected, selected["utilization_percent"] >= BUSY)
     return selected.loc[selected["mfu_percent"].idxmin()]
+
+
+def first_of_page(headline: ModuleType, tables: frames.Tables) -> Hashable | None:
+    """Returns the index of the run that the page's first sentences are about, in the steps and
+    traces of the tables; None if the `headline` figure has no rows."""
+    charted = drawable(headline, tables)
+    if charted.empty:
+        return None
+    return first_run(charted).name
 
 
 def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:

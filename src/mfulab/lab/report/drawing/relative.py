@@ -3,6 +3,7 @@ drawn."""
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.formats import FORMATS
@@ -22,6 +23,7 @@ MOST = 24  # models in a panel
 FEWEST = 2  # marks in a panel
 # Ticks; those between doublings are for panels in which all speedups are small.
 FACTORS = (*(2.0**power for power in range(-10, 11)), 1 / 1.5, 1 / 1.25, 1.25, 1.5)
+MOST_LABELLED = 12  # marks that have their numbers beside them
 TITLE, LINE = 0.8, 0.24  # inches for a panel's title and axis, and for each of its models
 SMALL = 9  # font size
 DRAWN = ("drawn_low", "drawn_high")  # columns of the interval that is drawn
@@ -182,9 +184,18 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
         kinds.points(
             axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look
         )
+        if len(rows) <= MOST_LABELLED:
+            _write_factors(axes, here.assign(place=heights))
         ticks.doublings(axes, FACTORS, "×")
         axes.set_xlim(min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4)
     return style.dots(colors, text, axis, shapes)
+
+
+def _write_factors(axes: Axes, here: pd.DataFrame) -> None:
+    """Writes each speedup above its mark."""
+    anchor = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": SMALL}
+    for speedup, place in zip(here["speedup"], here["place"], strict=True):
+        axes.annotate(f"{significant(speedup)}×", (speedup, place), (0, 6), **anchor)
 
 
 def _order(rows: pd.DataFrame) -> list[str]:

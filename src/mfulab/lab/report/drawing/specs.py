@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 
-from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, points, style
 from mfulab.lab.report.frames import DataFrame, Series
 
@@ -243,21 +242,6 @@ class Runs(Spec):
         """Draws the runs of a panel."""
         points.scatter(axes, here, self.x, self.y, look["palette"])
         points.name_highest(axes, here, self.x, self.y)
-
-
-@dataclass(frozen=True)
-class Extremes:
-    """Sentence on the rows with the highest and the lowest value of a column, and their ratio."""
-
-    column: str
-
-    def __call__(self, rows: DataFrame, text: Texts, **values: object) -> str:
-        """Returns the sentence; one without the ratio if the two are not known to differ."""
-        best = rows.loc[rows[self.column].idxmax()]
-        worst = rows.loc[rows[self.column].idxmin()]
-        factor = best[self.column] / worst[self.column]
-        key = "finding" if claims.differs(worst, best, self.column) else "finding_one"
-        return text(key, best=best, worst=worst, factor=factor, **values)
 
 
 def names(kind: str, values: Series, text: Texts) -> list[str]:

@@ -202,10 +202,10 @@ def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     return sentence
 
 
-def reading(name: str, rows: DataFrame, text: Texts) -> str:
-    """Text on how to read a figure, and on the runs that its sentence leaves out."""
+def left_out(name: str, rows: DataFrame, text: Texts) -> str:
+    """Text on the drawn runs that a figure's sentence leaves out; empty if it is about all."""
     chosen = selection.of_module(modules()[name], rows)
-    return f"{text('reading')} {selection.left_out_words(chosen, text)}".rstrip()
+    return selection.left_out_words(chosen, text)
 
 
 def selected(name: str, rows: DataFrame, text: Texts) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from mfulab.lab.report import claims, selection
+from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Texts, matmuls, specs, style, ticks
 from mfulab.lab.report.figures import transfers
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
@@ -12,8 +12,11 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 TOPIC = "kernels"
 ORDER = 4
 REASONS = ("contradict",)  # it compares machines
-COLORS = dict(zip(("cpu", "gpu", "kernel"), style.PALETTE, strict=False))
 SIDES = ("cpu", "gpu")
+KERNELS = {"cpu": "cpu_kernel", "gpu": "gpu_kernel"}  # lines of a side's kernels alone
+LINES = (*SIDES, *KERNELS.values())
+DOUBTFUL = {"wins": "wins_doubtful", "never": "never_doubtful"}  # texts without numbers
+COLORS = dict(zip(LINES, style.PALETTE, strict=False))
 COPIES = [part for part in transfers.PARTS if part != "time_s"]
 
 
@@ -44,8 +47,8 @@ def _fastest(side: DataFrame) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the size from which the GPU stays faster, with copies and by its kernel alone.
-    Empty without a common size."""
+    """Sentences on the size from which the GPU stays faster, with copies and kernel against kernel.
+    Empty without a common size. Times are told only if they are free of doubt and differ."""
     best = rows.drop_duplicates(["side", "n"]).set_index("n", drop=False).sort_index()
     cpu, gpu = (best[best["side"] == side] for side in SIDES)
     shared = cpu.index.intersection(gpu.index)
@@ -54,25 +57,28 @@ def finding(rows: DataFrame, text: Texts) -> str:
     names = {"cpu": cpu["machine"].iloc[0], "gpu": gpu["machine"].iloc[0]}
     won = _from(_is_below(gpu, cpu, "whole_s", shared))
     alone = _from(_is_below(gpu, cpu, "time_s", shared))
-    largest = shared[-1]
+    size = shared[-1] if won is None else won
+    here = {"cpu_s": cpu.loc[size], "gpu_s": gpu.loc[size]}
+    key = "alike"
     if won is not None:
-        key, size = "wins", won
-    elif claims.is_below(cpu.loc[largest], gpu.loc[largest], "whole_s"):
-        key, size = "never", largest
-    else:
-        key, size = "alike", largest
-    times = {"cpu_s": cpu.loc[size, "whole_s"], "gpu_s": gpu.loc[size, "whole_s"]}
-    sentences = [text(key, **names, **times, size=f"{size:.0f}")]
+        key = "wins"
+    elif claims.is_below(here["cpu_s"], here["gpu_s"], "whole_s"):
+        key = "never"
+    values: dict[str, object] = {**names, "size": f"{size:.0f}"}
+    if key != "alike" and trust.unsure(pd.concat([cpu.loc[[size]], gpu.loc[[size]]])).any():
+        key = DOUBTFUL[key]
+    elif key != "alike":
+        values |= {side: row["whole_s"] for side, row in here.items()}
+    sentences = [text(key, **values)]
     if alone is not None and alone != won:
-        sentences.append(text("kernel_wins", size=f"{alone:.0f}"))
+        sentences.append(text("kernel_wins", size=f"{alone:.0f}", gpu=names["gpu"]))
     return " ".join(sentences)
 
 
 def _is_below(gpu: DataFrame, cpu: DataFrame, column: str, sizes: pd.Index) -> Series:
-    """For each size, True if the GPU's `column` is below the CPU's time with memory, intervals
-    included."""
+    """For each size, True if the GPU's `column` is below the CPU's, intervals included."""
     fast = claims.ends_of(gpu, column)["high"]
-    slow = claims.ends_of(cpu, "whole_s")["low"]
+    slow = claims.ends_of(cpu, column)["low"]
     return fast[sizes] < slow[sizes]
 
 
@@ -86,10 +92,9 @@ def _from(faster: Series) -> float | None:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Puts both sides into one panel that names the machines, and adds the GPU's kernels without
-    copies."""
-    kernels = rows[rows["side"] == "gpu"]
-    alone = kernels.assign(line="kernel", seconds=kernels["time_s"])
+    """Puts both sides into one panel that names the machines, and adds each side's kernels without
+    memory and copies."""
+    alone = rows.assign(line=rows["side"].map(KERNELS), seconds=rows["time_s"])
     form = text.name("precision", rows["precision"].iloc[0])
     title = " · ".join([*dict.fromkeys(rows["machine"]), form])
     both = pd.concat([rows, alone]).sort_values("n")

@@ -2,10 +2,12 @@
 
 from matplotlib.axes import Axes
 
-from mfulab.lab.report.drawing import Legend, Texts, specs, style, ticks
+from mfulab.lab.report import claims
+from mfulab.lab.report.drawing import Legend, Texts, curves, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC = "energy"
+PER_JOULE = "flops_per_j"
 ROOM = 1.5  # length of the x axis ÷ highest MFU, so that names have room on a phone, too
 
 
@@ -18,7 +20,22 @@ def rows(tables: Tables) -> DataFrame:
     return measured.assign(gflop_per_j=gflop_per_j, sample_j=1 / measured["samples_per_j"])
 
 
-finding = specs.Extremes("flops_per_j")
+def finding(rows: DataFrame, text: Texts) -> str:
+    """Sentences on the run that gets most from a joule, and on the largest difference between
+    batch sizes of one model, mode and format: others do other work."""
+    best = rows.loc[rows[PER_JOULE].idxmax()]
+    sentences = [text("finding", best=best)]
+    gains = {}
+    for _, alike in rows.groupby(curves.KEYS, dropna=False, sort=False):
+        high = alike.loc[alike[PER_JOULE].idxmax()]
+        low = alike.loc[alike[PER_JOULE].idxmin()]
+        if claims.differs(low, high, PER_JOULE):
+            gains[high[PER_JOULE] / low[PER_JOULE]] = {"low": low, "high": high}
+    if gains:
+        factor = max(gains)
+        run = curves.named(gains[factor]["high"], text)
+        sentences.append(text("within", run=run, factor=factor, **gains[factor]))
+    return " ".join(sentences)
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:

@@ -1,14 +1,15 @@
 """FLOPs of a model's forward pass by layer."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Texts, specs
-from mfulab.lab.report.frames import DataFrame, Tables, ok
+from mfulab.lab.report.drawing import Texts, quantity, specs
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok
 
 TOPIC = "flops"
 ORDER = 1
@@ -16,6 +17,7 @@ CLAIM = claims.COUNTED
 PANELS = 3  # models
 BARS = 8  # kinds of layers of a model
 LONGEST = 26  # letters of a layer's name
+HEAD = "lm_head"  # of a language model
 # Number of a repeated block in a layer's path.
 BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -34,8 +36,9 @@ def rows(tables: Tables) -> DataFrame:
     for row in counted.drop_duplicates("model").head(PANELS).to_dict("records"):
         for index, (layer, times, flops) in enumerate(_largest(row)):
             share = {"part": flops / row["forward_flops"], "place": index, "times": times}
-            lines.append({**row, "layer": layer} | share)
-    return DataFrame(lines, columns=[*counted, "layer", "part", "place", "times"])
+            tied = {"tied": _is_tied(row, layer, flops)}
+            lines.append({**row, "layer": layer} | share | tied)
+    return DataFrame(lines, columns=[*counted, "layer", "part", "place", "times", "tied"])
 
 
 def _largest(row: Record) -> list[tuple[str, int, float]]:
@@ -45,15 +48,37 @@ def _largest(row: Record) -> list[tuple[str, int, float]]:
     for layer, flops in parse_json(row["layers"]):
         kinds_of_layers.setdefault((BLOCK.sub("*", layer), flops), []).append(layer)
     summed = []
-    for (pattern, flops), layers in kinds_of_layers.items():
-        name = pattern if len(layers) > 1 else layers[0]
-        summed.append((name, len(layers), flops * len(layers)))
+    for (_, flops), layers in kinds_of_layers.items():
+        summed.append((_pattern(layers), len(layers), flops * len(layers)))
     summed.sort(key=lambda kind: -kind[2])
     largest = summed[:BARS]
     remainder = row["forward_flops"] - sum(flops for _, _, flops in largest)
     if remainder > 0:
         return [*largest, ("", 0, remainder)]
     return largest
+
+
+def _pattern(layers: Sequence[str]) -> str:
+    """Path that fits all of these layers, with * where their numbers differ."""
+    parts = []
+    for names in zip(*(layer.split(".") for layer in layers), strict=True):
+        parts.append(names[0] if len(set(names)) == 1 else "*")
+    return ".".join(parts)
+
+
+def _is_tied(row: Record, layer: str, flops: float) -> bool:
+    """True if a head can only share its weights with the embedding of words: the parameters outside
+    all linear layers are too few for an embedding of its own."""
+    tokens = row["batch_size"] * row["sequence_length"]
+    if layer != HEAD or not tokens > 0:
+        return False
+    counted = dict(parse_json(row["layers"]))
+    linear = 0.0
+    for name, of_layer in counted.items():
+        # Attention itself has no weights; its layers are listed besides it.
+        if not any(other.startswith(f"{name}.") for other in counted):
+            linear += of_layer / (2 * tokens)
+    return bool(row["parameters"] - linear < flops / (2 * tokens))
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -70,7 +95,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
             key = "alike"
         else:
             key = "several" if largest["times"] > 1 else "finding"
-        sentence = text(key, row=largest, share=100 * largest["part"], count=alike)
+        named_largest = largest.replace({largest["layer"]: _named(largest, text)})
+        sentence = text(key, row=named_largest, share=100 * largest["part"], count=alike)
         parts[sentence] = largest["part"]
     return " ".join(sorted(parts, key=lambda sentence: -parts[sentence]))
 
@@ -101,12 +127,31 @@ draw = specs.Bars(
 
 
 def _names(rows: DataFrame, text: Texts) -> list[str]:
-    """Names of kinds of layers, shortened to fit a panel, with their number."""
+    """Names of kinds of layers, shortened to fit a panel, with their number. Kinds of one name are
+    told apart by the FLOPs of a layer."""
+    short = [_shortened(row, text) for _, row in rows.iterrows()]
+    is_shared = rows.assign(short=short).duplicated(["model", "short"], keep=False)
     names = []
-    for layer, times in zip(rows["layer"], rows["times"], strict=True):
-        name = _end(layer) or text("rest")
-        names.append(f"{times} × {name}" if times > 1 else name)
+    for name, shared, (_, row) in zip(short, is_shared, rows.iterrows(), strict=True):
+        if shared:
+            each = row["part"] * row["forward_flops"] / max(1, row["times"])
+            name = f"{name}, {quantity(each, 'FLOP')}"
+        names.append(f"{row['times']} × {name}" if row["times"] > 1 else name)
     return names
+
+
+def _shortened(row: Series, text: Texts) -> str:
+    """Name of a kind of layers that fits a panel."""
+    if row["tied"]:
+        return _named(row, text)
+    return _end(row["layer"]) or text("rest")
+
+
+def _named(row: Series, text: Texts) -> str:
+    """Path of a layer, and that a head's weights are those of the embedding."""
+    if row["tied"]:
+        return text("tied", layer=row["layer"])
+    return str(row["layer"])
 
 
 def _end(layer: str) -> str:

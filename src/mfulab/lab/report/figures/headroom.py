@@ -8,7 +8,10 @@ import pandas as pd
 from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
+from mfulab.lab.report.figures import mfu_versus_utilization
+from mfulab.lab.report.figures.mfu_versus_utilization import COLORS as COLORS
 from mfulab.lab.report.frames import (
+    FAULTY,
     DataFrame,
     Series,
     Tables,
@@ -24,21 +27,20 @@ ORDER = 0
 FEWEST = 1  # even one step has several parts to compare
 MOST = 12  # runs of all machines
 LINE = 0.37  # inches for a run, whose name has two lines
+MATMULS = "matmuls_below_best"
 SHOWN = 0.05  # percentage points below which a part is not drawn
 NAMED = 4.0  # percentage points below which parts are drawn as one
 SMALL, SMALL_COLOR = "small", "#e6e9ee"  # the sum of those parts
 LETTER = 1.05  # percentage points of a letter on a bar
-COLORS = dict(zip(PARTS, (
-    "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
-    "#b4d3b2", "#7fa87c", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
 DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # parts on which numbers are white
 # A run's claim is which part it loses most to.
 CLAIM = claims.largest([part for part in PARTS if part != "useful"])
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects the busiest run of each model on each machine, with its losses in percentage points
-    of MFU. Steps from recorded traces are included only if there is nothing else."""
+    """Selects the first run of the page and the busiest trusted run of each model on each machine,
+    with losses in percentage points of MFU. Steps from recorded traces are included only if there
+    is nothing else."""
     timed = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
     timed = selection.pick(timed, "recorded_trace")
     if timed.empty:
@@ -46,12 +48,13 @@ def rows(tables: Tables) -> DataFrame:
     for part in PARTS:
         points = timed[f"{part}_ms"] / 10 / timed["time_s"]
         timed[part] = points.fillna(0)
-    best = timed.loc[
-        timed["utilization_percent"].fillna(0).groupby([timed["machine"], timed["model"]]).idxmax()
-    ]
+    first = selection.first_of_page(mfu_versus_utilization, tables)
+    trusted = _trusted(timed)
+    busy = trusted["utilization_percent"].fillna(0)
+    busiest = busy.groupby([trusted["machine"], trusted["model"]]).idxmax()
+    best = timed[timed.index.isin(busiest) | (timed.index == first)]
     ordered = best.sort_values(["recorded", "machine", "useful"], ascending=[True, True, False])
     machines = style.machines(ordered)
-    first = selection.first_run(ordered).name
     shown = [
         _spread(ordered[ordered["machine"] == machine], MOST // len(machines), first)
         for machine in machines
@@ -59,11 +62,17 @@ def rows(tables: Tables) -> DataFrame:
     return pd.concat(shown)
 
 
-def _spread(ordered: DataFrame, most: int, first: Hashable) -> DataFrame:
+def _trusted(rows: DataFrame) -> DataFrame:
+    """Returns each machine's rows without doubt, or all of its rows if there are none."""
+    is_trusted = ~trust.doubtful(rows)
+    has_trusted = is_trusted.groupby(rows["machine"]).transform("any")
+    return rows[is_trusted | ~has_trusted]
+
+
+def _spread(ordered: DataFrame, most: int, first: Hashable | None) -> DataFrame:
     """Selects at most `most` runs of a machine, evenly spread by MFU, including the `first` run of
-    the page. Trusted runs and real models are preferred."""
+    the page. Real models are preferred."""
     ordered = preferred(ordered, ~selection.is_synthetic(ordered) | (ordered.index == first))
-    ordered = preferred(ordered, ~trust.doubtful(ordered) | (ordered.index == first))
     others = ordered.index.drop(first, errors="ignore")
     room = most - (len(ordered) - len(others))
     positions = np.linspace(0, len(others) - 1, min(len(others), room)).round().astype(int)
@@ -71,11 +80,16 @@ def _spread(ordered: DataFrame, most: int, first: Hashable) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentence on the largest loss, of the run that has it."""
+    """Sentence on the largest loss, of the run that has it, and on what counts as matmuls. Runs
+    with many page faults, which slow matmuls as well, are no example of slow matmuls."""
     losses = rows[[part for part in PARTS if part != "useful"]].astype(float)
+    is_faulty = losses["page_faults"] >= 100 * FAULTY
+    slow = losses[MATMULS].mask(is_faulty)
+    if slow.notna().any():
+        losses = losses.assign(**{MATMULS: slow})
     index, part = losses.stack().idxmax()
     worst = rows.loc[index]
-    return text(
+    said = text(
         "finding",
         worst=worst,
         step=1e3 * worst["time_s"],
@@ -83,6 +97,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
         points=worst[part],
         part=text.within("trace")(part),
     )
+    if part == MATMULS:
+        return f"{said} {text('matmuls')}"
+    return said
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

@@ -2,10 +2,12 @@
 
 import textwrap
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from mfulab.core.language import verdicts
-from mfulab.lab.report import claims, selection
+from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style, ticks
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, preferred, with_machine
 
@@ -26,20 +28,37 @@ TITLE = 29  # letters of a title's line, with two panels side by side
 
 def rows(tables: Tables) -> DataFrame:
     """Selects square matmuls of each machine in the formats with most rungs, at the largest size
-    that nearly all have. `elsewhere` names implementations measured only at other sizes."""
+    that nearly all have. `elsewhere` names implementations measured only at other sizes, and
+    `outside` the less certain rung furthest outside the others of its ladder."""
     measured = with_machine(tables, ok(tables["matmul"], SHARE))
     measured = measured[matmuls.cube(measured)]
     measured = measured[measured["machine"].isin(style.machines(measured, MOST_MACHINES))]
     square = _of_tallest_formats(matmuls.fastest(measured))
     shared = matmuls.most_shared(square)
     if shared.empty:
-        return shared.assign(elsewhere="")
+        return shared.assign(elsewhere="", outside="", outside_percent=np.nan)
     elsewhere = {}
     for ladder, here in square.groupby(LADDER):
         shown = shared.loc[(shared[LADDER] == list(ladder)).all(axis=1), "kernel"]
         elsewhere[ladder] = ", ".join(sorted({*here["kernel"]} - {*shown}))
     ladders = shared[LADDER].itertuples(index=False, name=None)
-    return shared.assign(elsewhere=[elsewhere[ladder] for ladder in ladders])
+    shared = shared.assign(elsewhere=[elsewhere[ladder] for ladder in ladders])
+    named = [_with_outside(here) for _, here in shared.groupby(LADDER, sort=False)]
+    return pd.concat(named).loc[shared.index]
+
+
+def _with_outside(ladder: DataFrame) -> DataFrame:
+    """Adds `outside` and `outside_percent`: the rung with doubts whose speed is furthest below or
+    above those of all others; empty if there is none."""
+    rungs = ladder[ladder["family"] != "library"]
+    is_unsure = trust.unsure(rungs)
+    sure = rungs.loc[~is_unsure, SHARE]
+    unsure = rungs.loc[is_unsure, SHARE]
+    beyond = np.fmax(sure.min() / unsure, unsure / sure.max())
+    if not (beyond > 1).any():
+        return ladder.assign(outside="", outside_percent=np.nan)
+    furthest = rungs.loc[beyond.idxmax()]
+    return ladder.assign(outside=furthest["kernel"], outside_percent=furthest[SHARE])
 
 
 def _of_tallest_formats(square: DataFrame) -> DataFrame:
@@ -71,7 +90,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     }
     key = "finding_one"
     if claims.differs(low, high, SHARE):
-        key = "finding"
+        key = "finding_outside" if high["outside"] else "finding"
     sentences = [text(key, low=low, high=high, **values)]
     beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]
     for _, row in beside[beside["precision"] != high["precision"]].nlargest(1, SHARE).iterrows():

@@ -1,10 +1,7 @@
 """The memory hierarchy as a pyramid: cycles and time of a dependent access at each level."""
 
-import numpy as np
-from matplotlib.axes import Axes
-
 from mfulab.lab.report import selection
-from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style, ticks
 from mfulab.lab.report.figures import memory_hierarchy
 from mfulab.lab.report.frames import DataFrame, Series, Tables
 
@@ -15,6 +12,7 @@ WORDS = ("memory", "page_cache", "disk")  # levels with a translated name
 # Patterns in which each access depends on the previous one.
 DEPENDENT = ("random", "page_cache", "disk")
 
+ROOM = 0.5  # of the axis, right of the points
 # Cycles that the accounting text prints. Registers are not measured, as they have no address.
 PRINTED = {
     "registers": "1–5",
@@ -82,46 +80,27 @@ def _beside(row: Series, text: Texts) -> str:
     return cost
 
 
-def _draw_registers(axes: Axes, text: Texts) -> None:
-    """Adds a line for registers above the nearest level: the value that the text prints, and that
-    it is not measured."""
-    axes.set_ylim(axes.get_ylim()[0], -1.4)
-    axes.set_yticks([-1, *axes.get_yticks()], [text("registers"), *_labels(axes)])
-    words = text("registers_unmeasured", cycles=PRINTED["registers"])
-    axes.text(0, -1, words, ha="center", va="center", fontsize=10, color=style.MUTED)
-
-
-def _labels(axes: Axes) -> list[str]:
-    return [label.get_text() for label in axes.get_yticklabels()]
-
-
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """Draws a centred bar for each level, with the logarithm of its time as width, and its numbers
-    and the text's after it."""
-    style.fit(figure, len(rows))
+    """Draws a point for each level at the time of an access, the nearest level at the top, with its
+    numbers and the text's beside it. Registers have only the text's."""
+    style.fit(figure, len(rows) + 1)
     axes = figure.subplots()
-    fastest = rows["time_per_access_s"].min()
-    width = 1 + np.log10(rows["time_per_access_s"] / fastest)
-    words = [_beside(row, text) for _, row in rows.iterrows()]
-    named = [_name(row, text) for _, row in rows.iterrows()]
-    shown = rows.assign(width=width, start=-width / 2, named=named)
+    named = [text("registers"), *(_name(row, text) for _, row in rows.iterrows())]
+    levels = rows.assign(named=named[1:], nanoseconds=1e9 * rows["time_per_access_s"])
+    place = kinds.lanes(axes, levels, "named", named[::-1], fontsize=11)
+    levels = levels.assign(place=place)
     tooltip = ("working_set_bytes", "time_per_access_s", "cycles_per_access")
-    kinds.bars(
-        axes,
-        shown.assign(words=words),
-        "width",
-        "named",
-        *tooltip,
-        start="start",
-        words="words",
-        fontsize=10,
-    )
-    reach = width.max() / 2
-    _draw_registers(axes, text)
-    axes.spines[["left", "bottom"]].set_visible(False)
-    axes.set(
-        xlim=(-1.1 * reach, 2.9 * reach),
-        xticks=[],
-        xlabel=text("time"),
-        title=rows["machine"].iloc[0],
-    )
+    look: style.Look = {"color": style.PALETTE[0], "s": 110}
+    kinds.points(axes, levels, "nanoseconds", "place", *tooltip, **look)
+    paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
+    anchor: style.Look = {"textcoords": "offset points", "va": "center", "fontsize": 10}
+    anchor |= {"bbox": paper}
+    for _, row in levels.iterrows():
+        axes.annotate(_beside(row, text), (row["nanoseconds"], row["place"]), (11, 0), **anchor)
+    fastest, slowest = levels["nanoseconds"].min(), levels["nanoseconds"].max()
+    words = text("registers_unmeasured", cycles=PRINTED["registers"])
+    axes.annotate(words, (fastest, len(rows)), (11, 0), color=style.MUTED, **anchor)
+    # Half as much again of the logarithmic axis has room for the numbers of the slowest level.
+    axes.set_xlim(fastest / 2, slowest * max(30.0, (slowest / fastest) ** ROOM))
+    ticks.decades(axes.xaxis)
+    axes.set(xlabel=text("time"), title=rows["machine"].iloc[0])

@@ -31,8 +31,14 @@ CLAIM = claims.COUNTED
 REASONS = ("contradict", "recorded")  # rows are counted, and compared with measured ones
 PARTS = [part.name for part in fields(StepMemory)]
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
-CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct MI300X")
+# Common cards, also of the page's table of batch sizes.
+CARDS = (
+    *("T4", "GeForce RTX 4090", "A100 SXM4 40GB", "H100 SXM5 80GB"),
+    *("H200 SXM", "B200 HGX", "Instinct MI300X"),
+)
 CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
+LEAST_ERROR = 0.1  # of a count: contexts and fragmentation are not in it
+ROOM = 3.2  # lines below the bars, for the names of cards
 MOST = 3  # models, each with a panel
 BYTES = 4  # of an element, as counted
 TRAINING: Record = {
@@ -140,18 +146,23 @@ def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the largest model: memory for fp32 with Adam, for the leanest technique,
-    sufficient cards, and deviation from measured peaks."""
+    sufficient cards within the count's error, and deviation from measured peaks."""
+    measured = rows[rows["measured_bytes"] > 0]
+    off = 100 * (measured["measured_bytes"] / measured["total"] - 1)
+    error = LEAST_ERROR
+    if len(off):
+        error = max(error, off.abs().median() / 100)
     largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
     plain = largest.loc["fp32_adam"]
     ways = largest.drop(index=INFERENCE, errors="ignore")
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
-    sentences = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
-    if least["total"] < plain["total"] and not _fits_smallest(plain["total"]):
-        sentences.append(text("least", way=least.name, **_needed(least["total"], text)))
-    measured = rows[rows["measured_bytes"] > 0]
+    needed = _needed(plain["total"], error, text)
+    sentences = [text("finding", row=plain, state=percent(state), **needed)]
+    if least["total"] < plain["total"] and not _fits_smallest(plain["total"], error):
+        needed = _needed(least["total"], error, text)
+        sentences.append(text("least", way=least.name, **needed))
     if len(measured):
-        off = 100 * (measured["measured_bytes"] / measured["total"] - 1)
         key = "measured"
         if (off > 0).all():
             key = "measured_above"
@@ -162,25 +173,38 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return " ".join(sentences)
 
 
-def _fits_smallest(needed: float) -> bool:
-    """True if the smallest card has this many bytes."""
-    return needed <= CAPACITIES[0][0] * 1e9
+def _fits_smallest(needed: float, error: float) -> bool:
+    """True if the smallest card surely has this many bytes."""
+    return needed * (1 + error) <= CAPACITIES[0][0] * 1e9
 
 
-def _needed(needed: float, text: Texts) -> dict[str, str]:
+def _needed(needed: float, error: float, text: Texts) -> dict[str, str]:
     """Values for a sentence: the memory needed, with four digits, as cards are given with three,
     and the smallest sufficient card."""
-    return {"needed": quantity(needed, "B", 4), "fits": _fits(needed, text)}
+    return {"needed": quantity(needed, "B", 4), "fits": _fits(needed, error, text)}
 
 
-def _fits(needed: float, text: Texts) -> str:
-    """Text on the smallest card that has this many bytes."""
-    if _fits_smallest(needed):
+def _fits(needed: float, error: float, text: Texts) -> str:
+    """Text on the smallest card that has this many bytes. If the count's relative `error` decides
+    between two cards, or whether any suffices, that is told."""
+    if _fits_smallest(needed, error):
         return text("fits_all", gigabytes=CAPACITIES[0][0])
+    perhaps = _smallest_card(needed * (1 - error))
+    surely = _smallest_card(needed * (1 + error))
+    if not perhaps:
+        return text("fits_none", card=CAPACITIES[-1][1])
+    if perhaps == surely:
+        return text("fits", card=surely)
+    key = "fits_near" if surely else "fits_perhaps"
+    return text(key, card=perhaps, sure=surely, error=percent(100 * error))
+
+
+def _smallest_card(needed: float) -> str:
+    """Name of the smallest card with this many bytes; empty if there is none."""
     for capacity, card in CAPACITIES:
         if capacity * 1e9 >= needed:
-            return text("fits", card=card)
-    return text("fits_none", card=CAPACITIES[-1][1])
+            return card
+    return ""
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -197,11 +221,15 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             colors[part] = color
     rows = rows.assign(place=rows["name"].map(order.index))
     titles = _titles(rows, text)
-    for axes, here in style.facets(figure, rows, text, "model", titles, sharey=True):
+    named = 0
+    panels = style.facets(figure, rows, text, "model", titles, sharey=True)
+    for axes, here in panels:
         bytes_a_unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
         _bars_and_peaks(axes, here, colors, order, bytes_a_unit)
         axes.set_xlabel(letter)
-        _cards(axes, bytes_a_unit)
+        named += _cards(axes, bytes_a_unit)
+    for axes, _ in panels:
+        axes.set_ylim(len(order) - 0.4 + (ROOM if named else 0), -0.6)
     entries = style.dots(colors, text, "memory_part", "s")
     if rows["measured_bytes"].notna().any():
         entries.append(style.dot(style.INK, text("peak"), "D"))
@@ -235,13 +263,13 @@ def _bars_and_peaks(
     kinds.points(axes, peaks, "peak", "place", "measured_bytes", "total", **diamonds)
     most = max(here["total"].max(), measured.fillna(0).max())
     axes.set_xlim(0, 1.1 * most / bytes_a_unit)
-    axes.set_ylim(len(order) + 3.2, -0.6)  # room for the names of cards, below the bars
 
 
-def _cards(axes: Axes, bytes_a_unit: float) -> None:
-    """Draws a line at the memory of each card in view, with its name along it. Cards too close to
-    the previous one are skipped."""
+def _cards(axes: Axes, bytes_a_unit: float) -> int:
+    """Draws a line at the memory of each card in view, with its name along it, and returns their
+    number. Cards too close to the previous one are skipped."""
     end = axes.get_xlim()[1]
+    drawn = 0
     last = 0.0
     paper = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     words: style.Look = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom"}
@@ -252,3 +280,5 @@ def _cards(axes: Axes, bytes_a_unit: float) -> None:
             axes.axvline(place, **style.LIMIT)
             axes.text(place, 0.02, card, **words)
             last = place
+            drawn += 1
+    return drawn

@@ -9,7 +9,6 @@ import pandas as pd
 from mfulab.core.language import verdicts
 from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, runs, style
-from mfulab.lab.report.figures.headroom import COLORS
 from mfulab.lab.report.frames import (
     DataFrame,
     Series,
@@ -21,12 +20,16 @@ from mfulab.lab.report.frames import (
 )
 from mfulab.lab.tables.consistency import above_peak
 from mfulab.mfu import account, three_lines
+from mfulab.mfu.headroom import PARTS
 
 TOPIC = "headline"
 ORDER = 0
 CLAIM = claims.below("mfu_percent", "utilization_percent")
 REASONS = ("contradict", "recorded")  # of `selection`; the sentence selects further
 TALLEST = 4.6  # inches, so that sentence, figure and cause fit one screen
+COLORS = dict(zip(PARTS, (
+    "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
+    "#b4d3b2", "#7fa87c", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
 MOST = 18  # lines in all panels; `mfu_by_utilization` has the best of a larger sweep
 
 

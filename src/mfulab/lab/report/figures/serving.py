@@ -38,7 +38,7 @@ def way(row: object, text: Texts) -> str:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences that compare batches with single requests at the highest load, and on the cost of
-    waiting at the lowest, if it is measurable."""
+    waiting at the lowest. Only measurable differences of rows without doubt have numbers."""
     highest = rows[rows["offered_load"] == rows["offered_load"].max()]
     alone = highest[highest["largest_batch"] == 1]
     batched = highest[highest["largest_batch"] > 1]
@@ -48,8 +48,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     best = batched.loc[batched["latency_p95_s"].idxmin()]
     factor = significant(best["answered_per_s"] / one["answered_per_s"])
     key = "finding_alike"
-    if claims.is_below(one, best, "answered_per_s"):
+    if claims.differs(one, best, "answered_per_s"):
         key = "finding"
+    elif claims.is_below(one, best, "answered_per_s"):
+        key = "finding_more"
     sentences = [text(key, one=one, best=best, factor=factor, way=way(best, text))]
     lowest = rows[
         (rows["offered_load"] == rows["offered_load"].min()) & (rows["largest_batch"] > 1)
@@ -57,7 +59,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     waits = lowest.sort_values("longest_wait_ms")
     if waits["longest_wait_ms"].nunique() > 1:
         first, last = waits.iloc[0], waits.iloc[-1]
-        if claims.is_below(first, last, "latency_p95_s"):
+        if claims.differs(first, last, "latency_p95_s"):
             sentences.append(text("waiting", first=first, last=last))
     return " ".join(sentences)
 

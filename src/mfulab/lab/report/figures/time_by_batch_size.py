@@ -1,6 +1,7 @@
 """Time of a step over batch size, with a line for each model and precision."""
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, frames, selection, trust
@@ -12,14 +13,52 @@ ORDER = 0
 CLAIM = claims.rising("samples_per_s", curves.KEYS, "batch_size")
 MODES = ("training", "inference")  # other modes are in the figure `decoding`
 ENDS_MS = ("time_ci_low_ms", "time_ci_high_ms")
-MOST_NAMED = 8  # labelled lines of a panel
+MOST_LINES = 14  # of a panel, so that each has room for its name
+MOST_REACH = 4.0  # factor beyond the slowest step that a panel shows of an interval
+LINE = [key for key in curves.KEYS if key != "machine"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects runs of series with at least two batch sizes. Plain eager steps are preferred."""
+    """Selects runs of series with at least two batch sizes, MOST_LINES series of each machine and
+    mode. Plain eager steps are preferred."""
     timed = ok(tables["profile"], "time_s", "samples_per_s")
     series = curves.series(with_machine(tables, those(timed, timed["mode"].isin(MODES))))
-    return selection.pick(series, "synthetic", "variant")
+    plain = selection.pick(series, "synthetic", "variant")
+    if plain.empty:
+        return plain
+    panels = [_of_few_lines(here) for _, here in plain.groupby(["machine", "mode"], sort=False)]
+    return pd.concat(panels).sort_values("batch_size", kind="stable")
+
+
+def selected(rows: DataFrame, text: Texts) -> str:
+    """Sentence on series that are not drawn; empty if all are."""
+    panels = rows.drop_duplicates(["machine", "mode"])
+    count = int(panels["undrawn"].sum())
+    if not count:
+        return ""
+    return text("selected", count=count, most=MOST_LINES)
+
+
+def _of_few_lines(here: DataFrame) -> DataFrame:
+    """Keeps at most MOST_LINES series of a panel, evenly spread over the times of their largest
+    batch. The slowest series of each model comes first. `undrawn` is the number of the others."""
+    last = here.sort_values("batch_size").drop_duplicates(LINE, keep="last")
+    if len(last) <= MOST_LINES:
+        return here.assign(undrawn=0)
+    by_time = last.sort_values("time_s", ascending=False)
+    slowest = by_time.drop_duplicates("model")
+    others = by_time.drop(slowest.index)
+    kept = _spread(slowest, MOST_LINES)
+    kept = pd.concat([kept, _spread(others, MOST_LINES - len(kept))])
+    wanted = pd.MultiIndex.from_frame(kept[LINE].fillna(""))
+    is_kept = pd.MultiIndex.from_frame(here[LINE].fillna("")).isin(wanted)
+    return here[is_kept].assign(undrawn=len(last) - len(kept))
+
+
+def _spread(rows: DataFrame, most: int) -> DataFrame:
+    """At most `most` rows, evenly spread over their order."""
+    places = np.linspace(0, len(rows) - 1, min(len(rows), most)).round()
+    return rows.iloc[places.astype(int)]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -88,24 +127,18 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     return rows.assign(named=named).join(times)
 
 
-def _named(ends: DataFrame) -> DataFrame:
-    """Ends of the lines to name: all if there are few, else at most MOST_NAMED, one for each model
-    at its highest."""
-    if len(ends) <= MOST_NAMED:
-        return ends
-    ends = ends.sort_values("time_ms").drop_duplicates("model", keep="last")
-    places = np.linspace(0, len(ends) - 1, min(len(ends), MOST_NAMED)).round()
-    return ends.iloc[places.astype(int)]
-
-
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    """Makes the axes logarithmic. Limits follow the values, since an interval of two windows may be
-    wider than the panel."""
+    """Makes the axes logarithmic. Limits follow values and intervals, but an interval of two
+    windows may be wider than the panel."""
     if here.empty:
         return
     ticks.doublings(axes, rows["batch_size"])
-    values = rows.loc[rows["machine"].isin(here["machine"]), "time_ms"]
-    axes.set_ylim(values.min() / 2, values.max() * 2)
+    shown = rows[rows["machine"].isin(here["machine"])]
+    values = shown["time_ms"]
+    low, high = (shown[end].fillna(values) for end in ENDS_MS)
+    lowest = max(low.min() / 1.2, values.min() / MOST_REACH)
+    highest = min(high.max() * 1.2, values.max() * MOST_REACH)
+    axes.set_ylim(min(lowest, values.min() / 2), max(highest, values.max() * 2))
     ticks.decades(axes.yaxis)
 
 
@@ -120,7 +153,6 @@ draw = specs.Lines(
     colors=style.usual_colors,
     by=["model", "precision", "workload", "execution", "sequence_length"],
     named="named",
-    ends=_named,
     dressed=_dressed,
     finished=_finished,
     shared={"sharex": True},

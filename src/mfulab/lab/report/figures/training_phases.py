@@ -29,6 +29,8 @@ COLORS = dict(
 CASE = ["machine", "model", "batch_size"]
 MOST = 2  # cases, each with a panel
 MOST_BARS = 14
+SUM = "Σ"  # the sum of a step's phases ÷ the step, where they differ
+OFF = 5.0  # percentage points by which they may differ without a word
 ALIKE = "≈"  # after a bar that is not known to differ from the plain step's
 WIDEST = 260.0  # % at which bars are cut off
 
@@ -98,6 +100,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         return ""
     worst = plain.loc[plain["share"].idxmax()]
     sentences = [text("finding", row=worst)]
+    if _differs(worst):
+        sentences.append(text("differ", row=worst))
     if worst["utilization_percent"] >= 0:
         sentences.append(text("busy", row=worst))
     others = rows[
@@ -179,14 +183,22 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest
             axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
     entries = [*style.dots(COLORS, text, marker="s"), style.dot("none", text("behind"))]
+    if any(_differs(row) for _, row in shown.iterrows()):
+        entries.append(style.dot("none", f"{SUM} {text('sum')}"))
     if not (shown["apart"] | shown["is_plain"]).all():
         entries.append(style.dot("none", f"{ALIKE} {text('as_plain')}"))
     return entries
 
 
+def _differs(row: Series) -> bool:
+    """True if a bar shows shares of phases whose sum, timed in steps of their own, is not the
+    step."""
+    return bool(abs(row["phases_percent"] - 100) > OFF)
+
+
 def _label(row: Series, text: Texts) -> str:
-    """Label after a bar: its length if cut off, MFU, HFU if more is executed, and a sign if no
-    difference can be measured."""
+    """Label after a bar: its length if cut off, MFU, HFU if more is executed, the phases' sum if it
+    is not the step, and a sign if no difference can be measured."""
     parts = []
     if row["relative"] > WIDEST:
         parts.append(f"→ {text('share_of', share=row['relative'])}")
@@ -197,6 +209,8 @@ def _label(row: Series, text: Texts) -> str:
         *first, last = shares
         parts.append(" / ".join([*map(percent, first), text("share_of", share=last)]))
     words = "; ".join(parts)
+    if _differs(row):
+        words = f"{words} ({SUM} {text('share_of', share=row['phases_percent'])})".lstrip()
     if row["apart"] or row["is_plain"]:
         return words
     return f"{words} {ALIKE}".lstrip()

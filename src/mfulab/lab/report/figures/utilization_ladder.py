@@ -1,24 +1,37 @@
 """The ladder from busy to useful: a panel for each run, with a bar for each rung from the loosest
 measure to the strictest. Measures beside this order are in the run's dialog."""
 
-from mfulab.lab.report import claims, selection
+import numpy as np
+
+from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, style
+from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.figures.mfu_versus_utilization import share as share_in_words
-from mfulab.lab.report.frames import DataFrame, Tables, ok, those, with_machine, with_traces
+from mfulab.lab.report.frames import (
+    DataFrame,
+    Tables,
+    ok,
+    preferred,
+    those,
+    with_machine,
+    with_traces,
+)
 from mfulab.mfu import ladder
 
 TOPIC = "ladder"
 ORDER = 0
 CLAIM = claims.below("mfu_percent", "utilization_percent")
 FEWEST = 1  # rungs of the same run are compared
+MOST = 3  # runs, each with a panel
 RUNGS = [rung.column for rung in ladder.RUNGS]
 # Rungs that are part of the falling order in every row.
 PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects up to three of the busiest runs of one machine with at least three falling rungs:
-    highest MFU, median, and largest loss. Real models are preferred."""
+    """Selects up to MOST runs of one machine with at least three falling rungs: the first run of
+    the page, and of each model's busiest run the highest MFU, the largest loss and the median.
+    Trusted runs and real models are preferred."""
     both = ok(with_traces(tables), "mfu_percent", "utilization_percent")
     steps = selection.pick(with_machine(tables, both), "recorded", "synthetic")
     rungs = steps.filter(ladder.COLUMNS)
@@ -32,13 +45,26 @@ def rows(tables: Tables) -> DataFrame:
     steps = those(steps, ~steps.index.isin(few))
     if steps.empty:
         return steps
+    first = selection.first_of_page(mfu_versus_utilization, tables)
+    is_first = steps.index == first
+    here = steps[steps["machine"] == _machine(steps, is_first)]
+    trusted = preferred(here, ~trust.doubtful(here))
+    busiest = trusted.loc[trusted.groupby("model")["utilization_percent"].idxmax()]
+    by_mfu = busiest.sort_values("mfu_percent", ascending=False)
+    lost = by_mfu["utilization_percent"] - by_mfu["mfu_percent"]
+    wanted = [*here.index[here.index == first], by_mfu.index[0], lost.idxmax()]
+    wanted.append(by_mfu.index[len(by_mfu) // 2])
+    shown = list(dict.fromkeys(wanted))[:MOST]
+    return here.loc[shown].sort_values("mfu_percent", ascending=False)
+
+
+def _machine(steps: DataFrame, is_first: np.ndarray) -> str:
+    """Machine of the first run of the page, or the one with the most rungs if that run has too
+    few."""
+    if is_first.any():
+        return str(steps.loc[is_first, "machine"].iloc[0])
     counts = steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1)
-    here = steps[steps["machine"] == counts.idxmax()]
-    here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values(
-        "mfu_percent", ascending=False
-    )
-    lost = here["utilization_percent"] - here["mfu_percent"]
-    return here.loc[here.index.isin([here.index[0], here.index[len(here) // 2], lost.idxmax()])]
+    return str(counts.idxmax())
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

@@ -16,7 +16,7 @@ from mfulab.core.parts import Record, Row, pick_all
 from mfulab.lab.planning.naming import MEASURE, in_language
 from mfulab.lab.report import claims, frames, selection, trust
 from mfulab.lab.report.drawing import curves, relative
-from mfulab.lab.report.figures import headroom, mfu_versus_utilization
+from mfulab.lab.report.figures import headroom, memory_breakdown, mfu_versus_utilization
 from mfulab.lab.report.figures import input as input_figure
 from mfulab.mfu import account, three_lines
 from mfulab.mfu.causes import BY_KEY
@@ -40,7 +40,8 @@ OUT_OF_MEMORY = "out_of_memory"
 # share of the highest samples per second: larger batches gain less than they cost in memory
 KNEE = 0.9
 FEWEST_SIZES = 2  # batch sizes of a case that can be compared
-CARDS_GB = (16, 24, 40, 80)  # memory of common cards: T4 and V100, 4090 and L4, A100, H100
+# Memory of the smallest common cards, up to an H100.
+CARDS_GB = tuple(int(gigabytes) for gigabytes, _ in memory_breakdown.CAPACITIES[:4])
 USABLE = 0.9  # share of a card's memory, without context, workspaces and fragmentation
 WAITING = 5.0  # % of the time from which waiting for the loader matters
 MEASURABLE = ("bf16_yes", "bf16_no")  # answers with a number
