@@ -437,7 +437,8 @@ def test_the_toolkit_is_where_its_compiler_lies(tmp_path, monkeypatch):
     (tmp_path / "site" / "bin").mkdir(parents=True)
     (tmp_path / "site" / "bin" / "nvcc").symlink_to(compiler)
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    assert f"\n{compiler.parents[1]}\n" in run(tmp_path, "part home 9 printenv CUDA_HOME")
+    log = run(tmp_path, f'part home 9 test "$CUDA_HOME" = "{compiler.parents[1]}"')
+    assert "home: status 0" in log
 
 
 def test_kernels_are_checked_where_each_block_takes_more_than_one_tile(started):

@@ -33,7 +33,8 @@ from support.workflow_copy import ROOT, copy_workflow, draw_only
 
 REFERENCE = ROOT / "results/reference"
 RECORDED = ("nvidia-h200", "nvidia-h100-80gb-hbm3")  # searched for a row in this order
-# Comma-separated KIND:KERNEL: a `spill`, a failed `compile`, a `sticky` CUDA error, an unsteady `clock`
+# Comma-separated KIND:NAME of a kernel or model: a `spill`, a failed `compile`, a `sticky` CUDA error, an
+# unsteady `clock`
 FAULTS = "MFULAB_STAND_IN_FAULTS"
 DEVICE = "MFULAB_STAND_IN"  # the name of one of DEVICES
 CORES = 16
@@ -278,6 +279,25 @@ def _faults() -> set[tuple[str, str]]:
     return {tuple(word.split(":")) for word in words}  # type: ignore[misc]
 
 
+_broken: list[str] = []  # names whose sticky error left this process without CUDA
+
+
+def call(name: str) -> None:
+    """A call of CUDA by a kernel or model. Raises RuntimeError if it has a fault, and after a
+    sticky one for every later call of this process."""
+    faults = _faults()
+    if ("compile", name) in faults:
+        raise RuntimeError(
+            "NVRTC_ERROR_COMPILATION: ptxas fatal: Unresolved extern function 'stand_in'"
+        )
+    if ("sticky", name) in faults:
+        _broken.append(name)
+    if _broken:
+        raise RuntimeError(
+            "CUDA error: an illegal memory access was encountered (cudaErrorIllegalAddress)"
+        )
+
+
 def measure(step: str, config: Any, folder: Path) -> Any:
     """Result of a run on the device. Charges the time that it would take."""
     from mfulab.core.measurement import Measured
@@ -325,6 +345,7 @@ def _ceiling(config: Any) -> tuple[Any, float]:
     from mfulab.timing.best_matmul import CAREFUL, QUICK
 
     here, name = device(), config.ceiling
+    call(name)
     search = QUICK if config.search == "quick" else CAREFUL["cuda"]
     row = CeilingRow(ceiling=name, clock_mhz=0.85 * here.clock_mhz)
     if name == "memory":
@@ -408,6 +429,7 @@ def _step(config: Any) -> tuple[Any, float]:
     here, pace = device(), pace_for("cuda", config.timing)
     model, workload = config.model.name, config.workload.name
     require_devices(config.parallel, len(identity.gpus()), Said("a_gpu"))
+    call(model)
     mode = config.execution.mode
     recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name, mode)
     memory_bytes = MIG_BYTES if here.mig else here.memory_bytes
@@ -505,6 +527,7 @@ CUDA_BYTES = 600 << 20  # for a context and the libraries' workspaces
 LEAST = {"numba_cuda": (5, 0), "cublas": (5, 0), "cuda_wmma": (7, 0), "cuda_": (7, 0)}
 
 
+OF_TORCH = ("torch", "torch_scaled")  # their own reference
 # Columns of a recorded kernel that are the same on every device.
 OF_A_RUNG = ("family", "after", "adds", "relative_error", "tolerance", "reference_name")
 # Columns that belong to one run, or are computed from several processes by the tables.
@@ -537,14 +560,7 @@ def _matmul(config: Any) -> tuple[Any, float]:
     require_capability(f"{name} in {config.precision.name}", least)
     precision = "bf16" if config.precision.name == "fp16" else config.precision.name
     wrong = _faults()
-    if ("compile", name) in wrong:
-        raise RuntimeError(
-            "NVRTC_ERROR_COMPILATION: ptxas fatal: Unresolved extern function 'stand_in'"
-        )
-    if ("sticky", name) in wrong:
-        raise RuntimeError(
-            "CUDA error: an illegal memory access was encountered (cudaErrorIllegalAddress)"
-        )
+    call(name)
     wanted = {"kernel": name, "size": config.size, "precision": config.precision.name}
     recorded = own("matmul", **wanted) or _nearest(name, precision, n)
     flops = 2 * batch * m * n * k
@@ -567,7 +583,9 @@ def _matmul(config: Any) -> tuple[Any, float]:
         row.median_time_s = row.hot_time_s = row.time_s
         row.cold_time_s = 1.01 * row.time_s
         row.reference_time_s = row.time_s
-        if reference_s := recorded.get("reference_time_s"):
+        reference_s = recorded.get("reference_time_s")
+        # torch beside torch: their clocks differed while they were recorded
+        if reference_s and recorded["kernel"] not in OF_TORCH:
             row.reference_time_s *= float(reference_s) / float(recorded["time_s"])
         row.clock_mhz = row.reference_clock_mhz = 0.85 * here.clock_mhz
     if ("spill", name) in wrong:

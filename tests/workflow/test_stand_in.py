@@ -33,6 +33,9 @@ def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
     steps = {row["run"]: row for row in gpu_stand_in.rows(swept.folder, "profile_step")}
     matmuls = gpu_stand_in.rows(swept.folder, "bench_matmul")
     formats = {row["precision"] for row in matmuls}
+    own = [row for row in matmuls if row["kernel"] == "torch" and "h200" not in row["hardware"]]
+    shares = [float(row["reference_time_s"]) / float(row["time_s"]) for row in own]
+    assert shares == pytest.approx([1.0] * len(shares), rel=0.01)
     assert len(steps) == 8
     assert len(matmuls) == 6
     expected = {"fp16", "fp32"} if "tesla-t4" in matmuls[0]["hardware"] else {"bf16", "fp32"}
@@ -192,7 +195,19 @@ def table(path, recorded):
         return {row["run"]: row for row in csv.DictReader(file) if row["recorded"] == recorded}
 
 
-FAULTY = "spill:cuda_warp_tile,compile:triton_plain,sticky:numba_cuda_unrolled,clock:torch"
+FAULTY = "spill:cuda_warp_tile,compile:triton_plain,sticky:numba_cuda_unrolled,clock:torch,sticky:wide_linear"
+
+
+def test_a_sticky_fault_breaks_all_later_calls_of_its_process(monkeypatch):
+    monkeypatch.setenv(gpu_stand_in.FAULTS, "sticky:cublas,compile:triton_plain")
+    monkeypatch.setattr(gpu_stand_in, "_broken", [])
+    gpu_stand_in.call("torch")
+    with pytest.raises(RuntimeError, match="ptxas fatal"):
+        gpu_stand_in.call("triton_plain")
+    gpu_stand_in.call("torch")
+    for name in ("cublas", "torch", "spinning"):
+        with pytest.raises(RuntimeError, match="cudaErrorIllegalAddress"):
+            gpu_stand_in.call(name)
 
 
 @pytest.mark.slow
@@ -200,10 +215,13 @@ FAULTY = "spill:cuda_warp_tile,compile:triton_plain,sticky:numba_cuda_unrolled,c
 def test_faults_of_a_card_cost_their_own_row_alone(tmp_path, monkeypatch):
     monkeypatch.setenv(gpu_stand_in.FAULTS, FAULTY)
     kernels = "kernel=torch,cuda_warp_tile,triton_plain,numba_cuda_unrolled"
-    asked = ("model=spinning", kernels, "precision=fp32", "size=4096", "replicates=1")
+    asked = ("model=resnet50,wide_linear", kernels, "precision=fp32", "size=4096", "replicates=1")
     gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), "h200", *asked)
     with (tmp_path / "results/tables/matmul.csv").open(newline="", encoding="utf-8") as file:
         rows = {row["kernel"]: row for row in csv.DictReader(file) if row["recorded"] == "False"}
+    steps = table(tmp_path / "results/tables/profile.csv", "False").values()
+    ended = {row["model"]: (row["status"], "IllegalAddress" in row["message"]) for row in steps}
+    assert ended == {"resnet50": ("ok", False), "wide_linear": ("failed", True)}
     assert rows["triton_plain"]["status"] == "failed"
     assert "ptxas fatal" in rows["triton_plain"]["message"]
     assert rows["numba_cuda_unrolled"]["status"] == "failed"

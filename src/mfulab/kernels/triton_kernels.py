@@ -107,7 +107,7 @@ def tile_for(
     """Default (tile_m, tile_n, tile_k), chosen not to spill on any GPU; `architecture` is that of
     an AMD GPU. 256 columns need fewer reads of shared memory; all stages then take 144 of Hopper's
     227 KiB. On other GPUs, wide 8-bit and tf32 tiles would spill. On Turing, Triton does not use
-    tensor cores for fp16, and the tile is a quarter, as on Radeon, whose warps have half the
+    tensor cores for fp16, and the tile is a quarter. So it is on Radeon, whose warps have half the
     threads of Instinct's."""
     item = FORMATS[precision].bytes
     if architecture is not None and not architecture.startswith(INSTINCT):
