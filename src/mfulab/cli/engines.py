@@ -66,8 +66,8 @@ def picture(
     gone: Mapping[str, ConfigurationError],
     language: str,
 ) -> Group:
-    """Table with a column per engine and a row per number that any of them has, followed by
-    verdicts and the reasons for missing numbers, or for pages that are `gone`."""
+    """Table with a column per engine and a row per number that any of them has. Below it stand
+    verdicts and the reasons for missing numbers and for pages that are `gone`."""
     text = Texts(language, "engine")
     heads = []
     for engine in engines:
