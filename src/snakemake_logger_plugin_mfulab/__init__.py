@@ -138,7 +138,7 @@ class LogHandler(LogHandlerBase):
             self.handleError(record)
 
     def _of_record(self, record: logging.LogRecord) -> str:
-        """What a record prints; empty for nothing."""
+        """Text for a record; empty for nothing."""
         if self.common_settings.dryrun:
             return self._of_dry_run(record)
         return self._of_sweep(record)
@@ -316,7 +316,7 @@ class LogHandler(LogHandlerBase):
         return self._colour(RED, "\n".join(lines))
 
     def _message(self, record: logging.LogRecord) -> str:
-        """What Snakemake says besides events, unless it says so in every run."""
+        """Message of Snakemake that is no event; empty for one of every run."""
         text = record.getMessage().strip()
         if is_routine(text) or text in ("", "None"):
             return ""

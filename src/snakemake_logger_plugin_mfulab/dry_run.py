@@ -1,4 +1,4 @@
-"""What a dry run prints: a line for each distinct run, then the number of jobs of each rule."""
+"""Lines of a dry run: one for each distinct run, then the number of jobs of each rule."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ LONGEST_REASON = 90  # letters
 
 
 class Planned(NamedTuple):
-    """What several processes of one run have in common."""
+    """Rule and name of a run, the same for all its processes."""
 
     rule: str
     name: str

@@ -1,5 +1,5 @@
-"""What changes in Snakemake before it reads its command line: --config takes keys with a dot, and
-caches do without a home."""
+"""Changes Snakemake before it reads its command line: --config takes keys with a dot, and caches
+do without a home."""
 
 import os
 import shlex

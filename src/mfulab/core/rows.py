@@ -170,8 +170,8 @@ def is_in_range(value: Any) -> bool:
 
 
 def impossible(row: Row, now: datetime) -> Said | None:
-    """The sentence for the first value of a row that no measurement can have written, such as a
-    number out of range or a future date. None if all are possible."""
+    """The sentence for the first value of a row that no measurement can have written. Such a value
+    is out of range, or a future date. None if all are possible."""
     for name, value in row.model_dump(exclude_none=True).items():
         problem = None
         if isinstance(value, str):

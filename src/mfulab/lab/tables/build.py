@@ -224,8 +224,8 @@ def joined(records: Records) -> Records:
 
 
 class _Lookups:
-    """What the rows of all machines are joined with: devices, ceilings, FLOP counts, and times in
-    fp32."""
+    """Looks up the values that rows of all machines are joined with: devices, ceilings, FLOP
+    counts, and times in fp32."""
 
     def __init__(self, records: Records) -> None:
         self.machines = _Machines(records)
