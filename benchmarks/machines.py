@@ -245,8 +245,8 @@ def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
 
 
 def estimate(folder: Path) -> str:
-    """What the first ten runs of a sweep in `folder` told of the others ÷ what those took; empty if
-    fewer than half as many followed."""
+    """Predicted ÷ actual time of the runs after the first ten of a sweep in `folder`; empty if there
+    are fewer than five."""
     runs = estimates.measured(folder)
     if len(runs) < 1.5 * estimates.SEEN:
         return ""

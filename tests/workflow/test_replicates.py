@@ -113,7 +113,7 @@ def test_what_a_budget_leaves_is_spent_where_precision_lacks(make_project):
 def test_a_budget_is_used_to_within_ten_seconds(make_project):
     """More replicates are planned than fit, so that the end alone decides what stays unspent."""
     project = make_project()
-    sweep = ("experiment=miniature", "device=cpu", "replicates=30", "budget_min=1.2")
+    sweep = ("experiment=miniature", "device=cpu", "replicates=10", "budget_min=1.2")
     began = time.monotonic()
     project.snakemake("report", "--config", *sweep)
     wall_s = time.monotonic() - began
