@@ -13,7 +13,7 @@ from support.workflow_copy import ROOT
 
 from mfulab import device
 from mfulab.device import ByKind, identity, is_gpu, kind_of, synchronise
-from mfulab.device.vendors import Gpu, apple
+from mfulab.device.vendors import Gpu, of_kind
 
 # The package's files that still name the kind, beside device/ and kernels/, and why.
 NAMED = {
@@ -59,8 +59,9 @@ def test_a_slug_tells_the_kind(hardware, kind):
 
 def test_a_name_that_tells_no_maker_is_asked_of_the_driver_and_is_no_cpu_s(monkeypatch):
     assert kind_of("prototype-7") == "cuda"
+    [apple] = of_kind("mps")
     monkeypatch.setattr(
-        apple.Apple, "gpus", lambda self, environment: [Gpu("Prototype 7", "MPS-0")]
+        type(apple), "gpus", lambda self, environment: [Gpu("Prototype 7", "MPS-0")]
     )
     assert kind_of("prototype-7") == "mps"
     assert kind_of("prototype-7c") == "cpu"
