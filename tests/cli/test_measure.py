@@ -4,6 +4,7 @@ touched."""
 import atexit
 import gc
 import json
+import math
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from mfulab.cli.main import main
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.said import Said
 from mfulab.device.samplers.series import Series
-from mfulab.loop.interactive import following, peaks, script, trainings
+from mfulab.loop.interactive import following, peaks, script, trainings, wanted
 from mfulab.loop.interactive.peaks import Ceiling
 
 # What a ladder's first line says before the optimiser that ends a step.
@@ -340,8 +341,9 @@ def test_an_optimiser_that_never_steps_is_named(measured):
     ],
 )
 def test_why_nothing_is_measured_is_said_in_the_language_asked_for_and_written_in_english(
-    measured, script, key, numbers
+    measured, monkeypatch, script, key, numbers
 ):
+    monkeypatch.setattr(wanted, "CHILDREN_S", math.inf)  # other tests start processes
     row, said = measured(script, "--language", "ko")
     why = Said(key, numbers)
     assert row["reason"] == str(why)
