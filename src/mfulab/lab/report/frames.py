@@ -4,6 +4,7 @@ broken."""
 import math
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -323,11 +324,7 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     if "is_read" not in rows:
         rows = rows.assign(is_read=False, machine_name="")
     on = ["hardware", "recorded"]
-    known = tables["environment"].drop_duplicates(on, keep="last")
-    known = known.assign(name=known["device_name"].map(short_name)).set_index(on, drop=False)
-    shared = known.groupby("name")["hardware"].transform("nunique") > 1
-    names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
-    devices = known["device"].to_dict()
+    known = _known_machines(tables["environment"])
     first_rows = rows.drop_duplicates(on)  # few
     keys = [*first_rows[on].itertuples(index=False, name=None)]
     named = []
@@ -335,17 +332,34 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
         if machine.is_read:
             named.append(machine)
         else:
-            named.append(machine._replace(name=names.get(key) or key[0]))
+            name, _ = known.get(key, ("", ""))
+            named.append(machine._replace(name=name or key[0]))
     columns = {
         "machine": [machine.label(Texts()) for machine in named],
         "machine_name": [machine.name for machine in named],
-        "device": [devices.get(key, "") for key in keys],
+        "device": [known.get(key, ("", ""))[1] for key in keys],
     }
     group = rows.groupby(on, sort=False, dropna=False).ngroup()
     added = {}
     for name, cells in columns.items():
-        added[name] = group.map(dict(enumerate(cells))).astype(str)
+        added[name] = pd.Series(pd.array(cells, dtype="str").take(group), rows.index)
     return rows.assign(**added)
+
+
+def _known_machines(environment: pd.DataFrame) -> dict[tuple[str, bool], tuple[str, str]]:
+    """Returns the name and device of each machine, by its folder and whether it is recorded. Those
+    that share a name have their folder after it."""
+    found = {}
+    folders: dict[str, set[str]] = defaultdict(set)
+    cells = environment[["hardware", "recorded", "device_name", "device"]]
+    for hardware, is_recorded, device_name, device in cells.itertuples(index=False, name=None):
+        found[hardware, is_recorded] = (short_name(device_name), device)
+    for (hardware, _), (name, _) in found.items():
+        folders[name].add(hardware)
+    for (hardware, is_recorded), (name, device) in found.items():
+        if len(folders[name]) > 1:
+            found[hardware, is_recorded] = (f"{name} {hardware}", device)
+    return found
 
 
 def machines(rows: pd.DataFrame) -> dict[str, Machine]:
