@@ -90,10 +90,10 @@ def test_what_fits_is_measured_and_what_does_not_says_so():
 
 @pytest.mark.parametrize(
     ("page_s", "reserved_s"),
-    [(24.0, 80), (15.0, 50), (6.0, 20), (4.5, 15), (3.0, 20 * budget.QUICKEST_END)],
+    [(18.0, 40), (9.0, 25), (6.0, 20), (3.0, 15), (0.0, 10)],
 )
 def test_the_first_page_tells_what_is_reserved_for_the_last(page_s, reserved_s):
-    """Longer for a slow one, shorter for a quick one, down to a floor."""
+    """Longer for a slow one and shorter for a quick one, by half of its deviation."""
     first_page = [(budget.PAGE, 6.0, page_s)]
     assert sweep(first_page).left_s() == pytest.approx(180 - reserved_s, abs=1)
     runs = [("bench_matmul numpy", 2.0, 9.0)]

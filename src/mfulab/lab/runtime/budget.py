@@ -23,7 +23,6 @@ LEDGER = "results/plan/budget.log"
 WAIT = "wait"  # in place of a run's folder: time in which other commands held the device
 PAGE = "page"  # in place of a run's folder: the first page, from which the last is predicted
 SHARE = 0.4  # assumed rate of a model's FLOPs, relative to the ceiling
-QUICKEST_END = 0.6  # the least share of the predicted end that is reserved after a quick first page
 LEFT_OUT_S = 0.2  # time that a run takes which is not measured
 
 
@@ -67,8 +66,8 @@ class Budget:
         slower = 1.0
         for group, predicted_s, took_s in self._took.values():
             if group == PAGE:
-                # The first page has few rows: a quick one promises less than a slow one warns of.
-                slower = max(QUICKEST_END, took_s / predicted_s)
+                # Half of the deviation: a first page may also compile and read what the last finds.
+                slower = (1 + took_s / predicted_s) / 2
         return float(self.plan["finish_s"] * slower)
 
     def limit_s(self, folder: str) -> float | None:
