@@ -19,6 +19,7 @@ from mfulab.mfu.three_lines import (
     kind_of_operator,
     otherwise,
     three_lines,
+    tried_axis,
     tried_config,
 )
 
@@ -90,6 +91,55 @@ def test_the_remedy_is_of_the_operator_that_takes_most(name, mode, kind, languag
         others = text(kind, shorter=shorter)
         said = lines("otherwise", others=others) if others else ""
         assert otherwise({**row, "precision": precision}, language) == said
+
+
+UPDATE = {
+    **RUN,
+    "mode": "training",
+    "workload": "training",
+    "optimizer": "adam",
+    "verdict": "other_operators",
+    "verdict_reason": LONGEST,
+    "verdict_numbers": json.dumps({"name": "aten::addcdiv_", "share": 38.0, "others": 72.0}),
+    "other_operators_ms": 7.0,
+    "forward_ms": 2.0,
+    "backward_ms": 2.0,
+    "optimiser_ms": 4.0,
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_slow_update_is_fused_and_not_compiled(language):
+    told = advice(UPDATE, language)
+    assert told.startswith(Texts(language, "advice_operators")("update"))
+    assert "5.00" in told, "half of the phases' time, though operators take more"
+    assert "7.00" in advice({**UPDATE, "optimiser_ms": None}, language).replace("7.0 ", "7.00 ")
+    assert "torch.compile" in otherwise(UPDATE, language)
+    assert in_code(UPDATE) == "torch.optim.Adam(..., fused=True)"
+
+
+@pytest.mark.parametrize(
+    ("cells", "swept"),
+    [
+        ({}, ("workload", ["training", "training_adam_fused"])),
+        ({"workload": "training_sgd"}, ("workload", ["training_sgd", "training_sgd_fused"])),
+        (
+            {"workload": "training_loaded"},
+            ("workload.optimizer_implementation", ["default", "fused"]),
+        ),
+        (
+            {"execution": "compile", "workload": "training_loaded"},
+            ("workload.optimizer_implementation", ["default", "fused"]),
+        ),
+        ({"workload": "training_adam_fused"}, ("execution", ["eager", "compile"])),
+        (
+            {"verdict_numbers": json.dumps({"name": "aten::_fused_adam_", "share": 38.0})},
+            ("execution", ["eager", "compile"]),
+        ),
+    ],
+)
+def test_the_command_fuses_the_update_of_the_runs_own_workload(cells, swept):
+    assert tried_axis({**UPDATE, **cells}) == swept
 
 
 def test_padding_saves_no_more_than_its_matmul_loses():

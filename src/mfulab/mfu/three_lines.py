@@ -24,8 +24,16 @@ OF_TRACES = {
     "busy_not_useful": "see_operators",
     "not_explained": "see_operators",
 }
+# What the update's operators are told, since a compiled model leaves them as they are: by optimiser,
+# the line of a loop. torch's names of the fused ones begin with `_fused`.
+FUSED = {
+    "adam": "torch.optim.Adam(..., fused=True)",
+    "adamw": "torch.optim.AdamW(..., fused=True)",
+    "sgd": "torch.optim.SGD(..., fused=True)",
+}
 NARROW_BYTES = 2  # size of a number from which no narrower format is advised
 Row = Mapping[str, Cell]
+PHASES_MS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 SETTINGS = ("model", "workload", "precision", "batch_size", "sequence_length")
 EAGER = "eager"
 # Beginnings of executions that a compiler has already fused: torch's, XLA, and ONNX Runtime.
@@ -161,6 +169,8 @@ def first_remedy(row: Row, language: str = "en", is_read: bool = False) -> str:
     padded = _side_to_pad(row)
     if padded:
         return text("pad", **padded)
+    if is_slow_update(row):
+        return text.within("advice_operators")("update")
     compiled = text.within("advice_compiled")
     if is_compiled(row) and compiled.has(cause):
         return compiled(cause)
@@ -192,7 +202,9 @@ def _others(row: Row, cause: str) -> list[tuple[str, str]]:
     usual = [("otherwise", cause)]
     if is_compiled(row):
         return [("otherwise_compiled", cause), *usual]
-    kind = kind_of_operator(row)
+    if is_slow_update(row):
+        return [("otherwise_operators", "update")]
+    kind = kind_of_operator(row).replace("update", "others")
     if cause == "other_operators" and kind:
         return [("otherwise_operators", kind)]
     return usual
@@ -203,6 +215,8 @@ def in_code(row: Row) -> str:
     cause = BY_KEY.get(str(row.get("verdict") or ""))
     if cause is None or not can_help(row):
         return ""
+    if is_slow_update(row):
+        return FUSED.get(str(row.get("optimizer") or ""), "")
     if is_compiled(row) and "torch.compile" in cause.code:
         return ""
     return cause.code
@@ -228,6 +242,14 @@ def kind_of_operator(row: Row) -> str:
     if "batch_norm" in name and row.get("mode") == "inference":
         return "folded"
     return "others"
+
+
+def is_slow_update(row: Row) -> bool:
+    """True if a row's sentence names an operator of the optimiser's update, which is not fused."""
+    name, _ = verdicts.longest_operator(row)
+    is_fused = "_fused" in name or str(row.get("workload") or "").endswith("_fused")
+    is_cause = row.get("verdict") == "other_operators"
+    return is_cause and not is_fused and kind_of_operator(row) == "update"
 
 
 def is_narrow(row: Row) -> bool:
@@ -265,12 +287,25 @@ def most_saved(row: Row, language: str = "en") -> str:
     padded = _side_to_pad(row)
     if padded:
         part = min(part, padded["ms"] - padded["best_ms"])
+    if is_slow_update(row):
+        part = min(part, _update_ms(row, part))
     if step < 1:
         part, step, unit = 1e3 * part, 1e3 * step, "µs"
     shown = significant(part), significant(step)
     if shown[0] == shown[1]:  # shows that the part is nearly, but not all of, the step
         shown = significant(part, 4), significant(step, 4)
     return text("saves", part=shown[0], step=shown[1], unit=unit)
+
+
+def _update_ms(row: Row, unknown: float) -> float:
+    """Milliseconds of a step that the optimiser takes, by its share of the phases, which are timed
+    in steps of their own; `unknown` without phases."""
+    update_ms = number(row.get("optimiser_ms"))
+    time_s = number(row.get("time_s"))
+    phases_ms = sum(number(row.get(name)) or 0.0 for name in PHASES_MS)
+    if not update_ms or time_s is None:
+        return unknown
+    return 1e3 * time_s * update_ms / phases_ms
 
 
 def tried_config(row: Row) -> str:
@@ -283,7 +318,8 @@ def tried_config(row: Row) -> str:
     is_measured_again = cause.key in AGAIN
     if "experiment" in remedy and not is_measured_again:
         return cause.remedy
-    if cause.key == "other_operators" and is_compiled(row):  # a batch changes nothing of these
+    is_left = is_compiled(row) and not is_slow_update(row)
+    if cause.key == "other_operators" and is_left:  # a batch changes nothing of these
         return ""
     if row.get("model") not in names():
         return ""
@@ -308,11 +344,23 @@ def tried_axis(row: Row) -> tuple[str, list[str]]:
 def _remedy_keys(row: Row, cause: Cause) -> dict[str, str]:
     """Keys of a config that try a cause's remedy; larger batches where the remedy is to compile and
     the step is compiled already."""
+    if is_slow_update(row):
+        return _fused_update(row)
     remedy = dict(part.partition("=")[::2] for part in cause.remedy.split(" "))
     if "execution" in remedy and is_compiled(row):
         key, _, values = BY_BATCH.partition("=")
         return {key: values}
     return remedy
+
+
+def _fused_update(row: Row) -> dict[str, str]:
+    """Keys that sweep a fused update: the workload that has one, else its own key."""
+    workload = str(row.get("workload") or "")
+    if workload == "training":
+        return {"workload": "training,training_adam_fused"}
+    if workload == "training_sgd":
+        return {"workload": "training_sgd,training_sgd_fused"}
+    return {"workload.optimizer_implementation": "default,fused"}
 
 
 def _with_remedy(settings: Mapping[str, str], remedy: Mapping[str, str]) -> dict[str, str]:
