@@ -245,3 +245,12 @@ def test_a_page_says_which_axes_were_merged(tmp_path, monkeypatch):
     [korean] = [problem.in_words("ko") for problem in problems if "seed" in problem.said]
     assert said != korean
     assert said.startswith("matmul.csv: 2 of 6 ")
+
+
+def test_runs_of_other_threads_are_not_alone_where_others_have_the_usual_ones():
+    runs = ["model=a", "model=a,device.threads=1", "device.threads=1,model=a", "model=threads"]
+    machines = ["here", "here", "there", "here"]
+    rows = pd.DataFrame({"run": runs, "hardware": machines, "processes": 1.0})
+    assert list(frames.alone(rows)["run"]) == [runs[0], runs[2], runs[3]]
+    no_names = rows.drop(columns="run")
+    assert len(frames.alone(no_names)) == 4

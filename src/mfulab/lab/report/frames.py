@@ -148,9 +148,20 @@ def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
 
 
 def alone(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows of whole models that a single process measured. Pruned models, and jobs of
-    several processes, are not comparable with them."""
-    return those(rows, (rows["processes"].fillna(1) == 1) & ~pruned(rows))
+    """Returns the rows of whole models that a single process measured with its machine's usual
+    threads. Pruned models, other numbers of threads, and jobs of several processes are not
+    comparable with them."""
+    is_single = rows["processes"].fillna(1) == 1
+    return those(rows, is_single & ~pruned(rows) & ~_with_own_threads(rows))
+
+
+def _with_own_threads(rows: pd.DataFrame) -> pd.Series:
+    """True for runs that set `device.threads` on a machine of which other runs do not."""
+    if not {"run", "hardware"} <= set(rows):
+        return pd.Series(False, rows.index)
+    sets_threads = rows["run"].str.contains(r"(?:^|,)device\.threads=", na=False)
+    is_usual_there = (~sets_threads).groupby(rows["hardware"]).transform("any")
+    return sets_threads & is_usual_there.astype(bool)
 
 
 def pruned(rows: pd.DataFrame) -> pd.Series:
