@@ -8,6 +8,7 @@ import pytest
 
 from mfulab.cli.main import main
 from mfulab.core.files import write_csv
+from mfulab.core.language import Texts
 from mfulab.lab.tables import compare, replicates
 from mfulab.lab.tables.compare import trust
 
@@ -97,4 +98,5 @@ def test_two_folders_say_whether_the_machine_between_sweeps_is_in_their_interval
                     ],
                 )
     assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
-    assert "of the machine between sweeps is in them" in capsys.readouterr().out
+    said = Texts(section="compare")("drift_known", percent=0.0)
+    assert said.partition("±")[0] in capsys.readouterr().out

@@ -62,7 +62,7 @@ LABELLED = ["machine_name", "recorded", "is_read"]  # columns that a machine's l
 
 
 class Machine(NamedTuple):
-    """What the label of a machine tells: name, and whether its rows are recorded or read from
+    """Parts of a machine's label: its name, and whether its rows are recorded or read from
     traces."""
 
     name: str  # empty if a trace does not name its device
