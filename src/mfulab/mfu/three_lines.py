@@ -48,6 +48,7 @@ class ThreeLines:
     because: str
     advice: str
     code: str = ""  # what a loop's user writes to try the advice
+    is_elsewhere: bool = False  # the run is another machine's
 
     def worded(self, language: str = "en") -> list[str]:
         """Lines that have something to say, each with its label."""
@@ -58,7 +59,8 @@ class ThreeLines:
         if self.because:
             lines.append(text("because", reason=self.because))
         if self.advice:
-            lines.append(text("try", advice=self.advice))
+            key = "try_there" if self.is_elsewhere else "try"
+            lines.append(text(key, advice=self.advice))
         if self.code:
             lines.append(text("code", code=self.code))
         return lines

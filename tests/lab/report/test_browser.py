@@ -391,6 +391,27 @@ def test_an_operator_is_one_part_over_all_of_its_shapes(functions):
     assert drawn[1].count("aten::mm") == 1
 
 
+@pytest.mark.parametrize("optimiser_ms", [72.0, 97.0])
+def test_phases_are_shares_of_their_sum_which_is_told_where_it_is_not_the_step(
+    functions, optimiser_ms
+):
+    row = {"time_s": 0.1, "forward_ms": 10, "backward_ms": 18, "optimiser_ms": optimiser_ms}
+    found = functions.evaluate(
+        """(row) => {
+            const drawn = icicle(row, {});
+            const bar = drawn.filter((each) => each.className === "icicle").at(-1);
+            return [bar.ariaLabel, drawn.map((each) => each.textContent)];
+        }""",
+        row,
+    )
+    total = 28 + optimiser_ms
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", found[0])]
+    expected = [100 * ms / total for ms in (10, 18, optimiser_ms)]
+    assert shares == pytest.approx(expected, rel=6e-3)
+    note = Texts("en", "page")("phases_differ").replace("{share}", f"{total:g} %")
+    assert (note in found[1]) == (total > 105)
+
+
 def test_a_kernel_is_named_without_its_templates_and_whole_in_its_title(functions):
     apply = (
         "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<float>>(int)"

@@ -490,6 +490,17 @@ def test_every_run_is_drawn_or_left_out_for_one_reason(count, doubtful, elsewher
     assert ("selected" in text.heard) == (drawn < count)
 
 
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_measured_roof_above_the_computed_one_is_explained(language):
+    text = Texts(language, "roofline")
+    above = {"device": "cpu", "ceiling_tflop_s": 0.218, "peak_tflop_s": 0.166}
+    below = {"device": "cpu", "ceiling_tflop_s": 0.1, "peak_tflop_s": 0.166}
+    card = above | {"device": "cuda"}
+    told = Texts(language, "ceilings")("boosted")
+    assert figures.selected("roofline", pd.DataFrame([below, above]), text) == told
+    assert figures.selected("roofline", pd.DataFrame([below, card]), text) == ""
+
+
 def test_the_rule_of_selection_stands_under_the_first_figure_alone(few):
     for name in ("mfu_versus_utilization", "headroom"):
         text = Texts("en", name)

@@ -4,8 +4,9 @@ import pandas as pd
 import pytest
 
 from mfulab.core.language import LANGUAGES, Texts
-from mfulab.lab.report import figures, frames, selection, trust
-from mfulab.lab.report.page import why
+from mfulab.lab.report import figures, frames, selection, summary, trust
+from mfulab.lab.report.page import document, why
+from mfulab.mfu.causes import BY_KEY
 
 BESIDE = ("headroom", "utilization_ladder")  # figures that must have the first screen's run
 
@@ -64,3 +65,75 @@ def test_causes_of_the_page_begin_with_the_first_run(quickstart, language):
     assert section["cases"][0]["title"] == f"{first['model']} · {mode}"
     titles = [case["title"] for case in section["cases"]]
     assert len(titles) == len(set(titles)), "a case a model and mode"
+
+
+def test_a_figure_is_linked_only_where_it_holds_the_run_s_machine_and_mode(quickstart):
+    first = first_of(quickstart)
+    figure = BY_KEY[first["verdict"]].figure
+    here = why.Held(figure, first["machine"], first["mode"])
+
+    def linked(*held: why.Held) -> str:
+        found = why.first(quickstart, first, set(held), "en")["figure"]
+        section = why.section(quickstart, first, set(held), "en")
+        assert section["cases"][0]["figure"] == found
+        return found
+
+    assert linked(here) == linked(here._replace(mode="")) == figure
+    assert linked() == ""
+    assert linked(here._replace(machine="another")) == ""
+    assert linked(here._replace(mode="decoding")) == ""
+    assert linked(here._replace(figure="ceilings")) == ""
+
+
+def test_a_figure_holds_the_machines_and_modes_of_its_rows():
+    rows = pd.DataFrame({"machine": ["a", "a", "b"], "mode": ["training", "training", "inference"]})
+    expected = {why.Held("roofline", "a", "training"), why.Held("roofline", "b", "inference")}
+    assert document._held("roofline", rows) == expected
+    assert document._held("ceilings", rows[["machine"]].head(1)) == {why.Held("ceilings", "a", "")}
+    assert document._held("published_mfu", rows[["mode"]]) == set()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_idle_time_of_a_cpu_lies_between_operators(quickstart, language, device):
+    words = Texts(language, "trace")
+    names = {"cpu": words("idle_of_cpu"), "cuda": words("idle")}
+    environment = quickstart["environment"].assign(device=device)
+    tables = {**quickstart, "environment": environment}
+    cases = why.section(tables, None, set(), language)["cases"]
+    drawn = [part["says"] for case in cases for part in case["parts"]]
+    counts = {}
+    for key, name in names.items():
+        counts[key] = sum(says.startswith(f"{name}:") for says in drawn)
+        assert any(name in case["named"] for case in cases) == (key == device)
+    assert counts[device] > 0
+    assert sum(counts.values()) == counts[device]
+
+
+def test_one_colour_of_the_list_has_one_name(quickstart):
+    rows = frames.ok(frames.with_machine(quickstart, quickstart["profile"]), "mfu_percent")
+    rows = trust.with_doubts(frames.with_traces({**quickstart, "profile": rows}))
+    rows = rows.dropna(subset=["utilization_percent"])
+    parts = [name for name in rows if name.endswith("_ms")]
+    rows = rows.assign(**dict.fromkeys(parts, 0.0)).assign(idle_ms=1e3 * rows["time_s"])
+    words = Texts("en", "trace")
+    mixed = rows.assign(device=["cuda", *rows["device"].iloc[1:]])
+    for here, key in ((rows, "idle_of_cpu"), (mixed, "idle")):
+        lanes = why.lanes(here, "en")
+        causes = {line["cause"] for lines in lanes.values() for line in lines}
+        assert causes == {words(key)}
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_remedy_for_another_machine_s_run_says_so(quickstart, is_recorded):
+    profile = quickstart["profile"].assign(recorded=is_recorded)
+    matmul = quickstart["matmul"].assign(recorded=is_recorded)
+    environment = quickstart["environment"].assign(recorded=is_recorded)
+    tables = {**quickstart, "profile": profile, "matmul": matmul, "environment": environment}
+    assert why.first(tables, first_of(tables), set(), "en")["is_elsewhere"] is is_recorded
+    for language in LANGUAGES:
+        text = Texts(language, "lines")
+        lines = summary._first_screen(tables, language)
+        labels = [text(key, advice="") for key in ("try", "try_there")]
+        is_there = [any(line.startswith(label) for line in lines) for label in labels]
+        assert is_there == [not is_recorded, is_recorded]

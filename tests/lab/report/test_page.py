@@ -21,7 +21,7 @@ from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Said, of_source, packed_all
 from mfulab.lab.report import figures, frames, summary
 from mfulab.lab.report.drawing import percent
-from mfulab.lab.report.page import document
+from mfulab.lab.report.page import document, payload
 from mfulab.lab.runtime import forked
 from mfulab.lab.tables import compare
 from mfulab.lab.tables.columns import columns
@@ -234,14 +234,17 @@ def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(mea
     assert "no such format" in told(failed, own)
     assert told(failed, own.head(1)) == ""
 
-    def counted(*rows) -> str:
+    def counted(*rows, excluded: int = 0) -> str:
         shown = {**nothing, "profile": pd.concat(rows).assign(mfu_note="")}
-        return document._unmeasured_counts(shown, Texts("en", "page"))
+        return document._unmeasured_counts(shown, excluded, Texts("en", "page"))
 
     text = Texts("en", "page")
     assert counted(failed, failed) == text("unmeasured_counts", counts="2 out of memory")
     assert counted(failed, own) == text("unmeasured_counts", counts="1 unsupported")
     assert counted(failed, own.head(1)) == ""
+    left_out = text("excluded_count", count=48)
+    assert counted(failed, own.head(1), excluded=48) == left_out
+    assert counted(failed, own, excluded=48) == f"{counted(failed, own)} {left_out}"
 
 
 def test_runs_left_out_on_purpose_are_told_by_their_reasons(one_figure, tmp_path):
@@ -460,3 +463,43 @@ def test_why_a_run_is_not_comparable_is_told_in_the_pages_language(tmp_path):
     for language in LANGUAGES:
         told = document._comparison(tmp_path, Texts(language, "page"))["others"]
         assert sentence("only_in_old", {}, language) in told[0]
+
+
+def test_each_link_to_a_figure_leads_to_one(content):
+    linked = re.findall(r'href="#(figure-\w+)"', content)
+    assert linked
+    for name in linked:
+        assert content.count(f'<figure id="{name}"') == 1
+
+
+@pytest.mark.parametrize(
+    ("is_made", "command", "is_told"),
+    [
+        (True, "snakemake", True),
+        (True, None, False),  # the page's commands name the environment
+        (False, "snakemake", False),  # conda's, or one of the user's own
+    ],
+)
+def test_commands_of_a_first_page_say_which_environment_they_assume(
+    monkeypatch, tmp_path, is_made, command, is_told
+):
+    program = tmp_path / "snakemake"
+    if is_made:
+        program.touch()
+    monkeypatch.setattr(document, "OF_MAKE", program)
+    monkeypatch.setattr(document, "SNAKEMAKE", command or str(program))
+    own = {name: pd.DataFrame({"recorded": [False, True]}) for name in ("profile", "matmul")}
+    assert document._needs_environment(own) is is_told
+    recorded = {name: rows[rows["recorded"]] for name, rows in own.items()}
+    assert not document._needs_environment(recorded)
+
+
+def test_mfu_and_utilization_follow_the_precision_in_the_table():
+    main = payload.ordered(TABLES["profile"].shown.split())
+    assert sorted(main) == sorted(TABLES["profile"].shown.split())
+    after = main.index("precision") + 1
+    assert main[after : after + 2] == ["mfu_percent", "utilization_percent"]
+    assert payload.ordered(["model", "mfu_percent"]) == ["model", "mfu_percent"]
+    table = {"precision": ["fp32"], "status": ["ok"], "mfu_percent": [1.0]}
+    rows = pd.DataFrame(table).reindex(columns=payload.ordered(list(table)))
+    assert list(rows) == ["precision", "mfu_percent", "status"]

@@ -227,3 +227,11 @@ def test_the_terminal_ends_with_recorded_runs_where_none_was_measured_here(inven
     assert len(others) >= 2
     own = invented["matmul"].assign(recorded=False)
     assert summary._first_screen({**recorded, "matmul": own}, language) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_rows_left_out_for_doubt_are_one_number(language):
+    text = Texts(language, "headroom")
+    left_out = {"contradict": 1, "doubtful": 2, "unsure": 4, "recorded": 8, "synthetic": 16}
+    told = selection.left_out_words(selection.Selection(pd.DataFrame(), left_out), text)
+    assert told == f"{text('left_doubtful', count=7)} {text('left_recorded', count=8)}"

@@ -1,6 +1,7 @@
 """Selects the rows that figures draw and that sentences are about, with reasons for those left
 out."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -165,9 +166,9 @@ REASONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
 # Text for the rows that each reason left out.
 SYNTHETIC = "synthetic"
 LEFT_OUT = {
-    "contradict": "left_contradict",
+    "contradict": "left_doubtful",
     "doubtful": "left_doubtful",
-    "unsure": "left_unsure",
+    "unsure": "left_doubtful",
     "recorded": "left_recorded",
     SYNTHETIC: "left_synthetic",
     "elsewhere": "left_elsewhere",
@@ -264,11 +265,11 @@ def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
 def left_out_words(selection: Selection, text: Texts) -> str:
     """Sentences on rows that a figure draws but its sentence leaves out. Synthetic loads are
     omitted, as the figure mentions them itself."""
-    sentences = []
+    counts = Counter[str]()
     for reason, count in selection.left_out.items():
         if reason != SYNTHETIC:
-            sentences.append(text(LEFT_OUT[reason], count=count))
-    return " ".join(sentences)
+            counts[LEFT_OUT[reason]] += count
+    return " ".join(text(key, count=count) for key, count in counts.items())
 
 
 def synthetic_words(selection: Selection, text: Texts) -> list[str]:

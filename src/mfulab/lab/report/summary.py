@@ -108,8 +108,10 @@ def _first_screen(tables: frames.Tables, language: str) -> list[str]:
     rows = frames.in_words(rows, Texts(language))
     first = why.first(tables, selection.first_run(rows), set(), language)
     finding = mfu_versus_utilization.finding(rows, Texts(language, "mfu_versus_utilization"))
-    lines = ThreeLines(f"\n{finding}", first["because"], first["advice"]).worded(language)
-    return [*lines, *filter(None, [first["experiment"], first["otherwise"]])]
+    told = ThreeLines(
+        f"\n{finding}", first["because"], first["advice"], is_elsewhere=first["is_elsewhere"]
+    )
+    return [*told.worded(language), *filter(None, [first["experiment"], first["otherwise"]])]
 
 
 def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> None:

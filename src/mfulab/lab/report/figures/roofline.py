@@ -67,6 +67,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return " ".join(sentences)
 
 
+def selected(rows: DataFrame, text: Texts) -> str:
+    """Sentence on why a measured roof of a CPU lies above the computed peak; empty if none
+    does."""
+    above = (rows["device"] == "cpu") & (rows["ceiling_tflop_s"] > rows["peak_tflop_s"])
+    if above.any():
+        return text.within("ceilings")("boosted")
+    return ""
+
+
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """Draws a panel for each machine, with measured roofs solid and computed ones dashed. Colour
     shows the precision, and each model's highest point is named."""

@@ -22,7 +22,7 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import quantity, significant
 from mfulab.core.parts import Record
-from mfulab.lab.planning.naming import MEASURE, in_language, short
+from mfulab.lab.planning.naming import MEASURE, OF_MAKE, SNAKEMAKE, in_language, short
 from mfulab.lab.report import claims, figures, frames, selection, trust
 from mfulab.lab.report.drawing import fonts, style, vector
 from mfulab.lab.report.drawing import runs as marks
@@ -96,6 +96,7 @@ WORDS = (
     *("series", "selected", "select", "open"),
     *("difference", "points", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
+    *("phases_differ",),
     *("side_by_side", "verdict"),
 )
 TIMES = ("time_s", "samples_per_s")  # compared first of two runs side by side
@@ -148,11 +149,13 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     shown = list(chain.from_iterable(section["figures"] for section in sections))
     without = _without_both(tables)
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
+    held = set(chain.from_iterable(figure.pop("held") for figure in shown))
     doubted_marks = trust.marks(tables, [figure.pop("marks") for figure in shown])
     data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
     inks = {f"{part}_ms": color for part, color in _inks().items()}
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
     script = "\n".join(map(_file, SCRIPTS))
+    excluded = frames.texts(folder / "excluded.csv").to_dict("records")
     content = _template().render(
         text=text,
         headline=_headline(shown, tables, without, text),
@@ -160,8 +163,9 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         give_peaks=_give_peaks(without, text),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
-        unmeasured_counts=_unmeasured_counts(worded, text),
-        excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
+        unmeasured_counts=_unmeasured_counts(worded, len(excluded), text),
+        excluded=excluded,
+        activates=_needs_environment(tables),
         comparison=_comparison(folder, text),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
@@ -174,7 +178,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         css=Markup(_file("report.css")),
         javascript=Markup(script),
         **_runs_in_words(tables, problems, doubted_marks, text),
-        **_why({*drawn_rows}, tables, without.empty, language),
+        **_why(held, tables, without.empty, language),
         **_seminar(folder, text),
     )
     faces = fonts.faces(content + letters + payload.as_json(words))
@@ -242,19 +246,19 @@ def _runs_in_words(
     }
 
 
-def _why(figures_shown: set[str], tables: frames.Tables, is_of_own: bool, language: str) -> Record:
+def _why(held: set[why.Held], tables: frames.Tables, is_of_own: bool, language: str) -> Record:
     """Returns the section "Why", and lanes and lowest run of the first figure. If own steps lack
     MFU or utilization, there are none, except that a single trace stands in for the run."""
     charted = selection.drawable(mfu_versus_utilization, tables)
     if charted.empty or not is_of_own:
-        section = why.section(tables, None, figures_shown, language)
+        section = why.section(tables, None, held, language)
         first = {}
         if section and _is_one_trace(tables):
             first = section["cases"][0] | {"because": section["cases"][0]["reason"]}
         return {"lanes": {}, "first": first, "why": section}
     lowest = selection.first_run(charted)
-    first = why.first(tables, lowest, figures_shown, language)
-    section = why.section(tables, lowest, figures_shown, language)
+    first = why.first(tables, lowest, held, language)
+    section = why.section(tables, lowest, held, language)
     return {"lanes": why.lanes(charted, language), "first": first, "why": section}
 
 
@@ -410,9 +414,9 @@ def _progress(folder: Path, text: Texts) -> Record:
     }
 
 
-def _unmeasured_counts(tables: frames.Tables, text: Texts) -> str:
-    """Sentence with the number of rows in each state that `_unmeasured` lists; empty if there are
-    none."""
+def _unmeasured_counts(tables: frames.Tables, excluded: int, text: Texts) -> str:
+    """Sentences with the number of rows in each state that `_unmeasured` lists, and of runs
+    `excluded` on purpose; empty if there are none."""
     shown = _own_if_any(tables)
     states = pd.concat([shown[name]["status"] for name in TABLES])
     states = states[states != "ok"].value_counts()
@@ -420,10 +424,20 @@ def _unmeasured_counts(tables: frames.Tables, text: Texts) -> str:
     notes = int((shown["profile"]["mfu_note"] != "").sum())
     if notes:
         counts[text("suspicious")] = notes
-    if not counts:
-        return ""
     told = [text("count_of", count=count, what=what) for what, count in counts.items()]
-    return text("unmeasured_counts", counts=", ".join(told))
+    sentences = []
+    if told:
+        sentences = [text("unmeasured_counts", counts=", ".join(told))]
+    if excluded:
+        sentences.append(text("excluded_count", count=excluded))
+    return " ".join(sentences)
+
+
+def _needs_environment(tables: frames.Tables) -> bool:
+    """True if something was measured here in the environment that `make` installed, which the
+    page's commands do not name."""
+    has_own = any((~tables[name]["recorded"]).any() for name in trust.STEPS)
+    return has_own and OF_MAKE.exists() and str(OF_MAKE) != SNAKEMAKE
 
 
 def _own_if_any(tables: frames.Tables) -> frames.Tables:
@@ -549,9 +563,20 @@ def _figure(
         "reading": _unbroken(text("reading")),
         "selected": _unbroken(figures.selected(name, rows, text)),
         "svg": drawing,
+        "held": _held(name, rows),
         "rows": payload.drawn(rows),
         "command": figures.command(name, experiments, text.language),
     }
+
+
+def _held(name: str, rows: pd.DataFrame) -> set[why.Held]:
+    """Machines and modes of a figure's rows; empty if the rows belong to no machine."""
+    if "machine" not in rows:
+        return set()
+    if "mode" not in rows:
+        rows = rows.assign(mode="")
+    pairs = rows[["machine", "mode"]].drop_duplicates()
+    return {why.Held(name, *pair) for pair in pairs.itertuples(index=False, name=None)}
 
 
 def _brief(finding: str) -> str:

@@ -25,6 +25,7 @@ from mfulab.measurements.registry import TABLES
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
 SETTINGS = "settings"  # column for parts of a run's name that no other column shows
+SHARES = ("mfu_percent", "utilization_percent")  # what the page is about
 ADDED = {SETTINGS: str, REACH: float}  # columns that the page adds to its tables
 # Columns that tables hide at first and that the CSV of figures omits.
 BEHIND = set(chain.from_iterable(map(fields, TABLES))) - KEPT
@@ -69,7 +70,7 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     measurement = TABLES[name]
     kinds = frames.kinds(name) | ADDED
     declared = fields(name)
-    main = measurement.shown.split()
+    main = ordered(measurement.shown.split())
     columns = list[Record]()
     if "run" in table and (others := settings(table, main)).any():
         table = table.assign(settings=others)
@@ -91,6 +92,16 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
         named = {"name": column, "title": text.name("column", column), "description": meaning}
         columns.append({**named, "main": column in main, **more})
     yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
+
+
+def ordered(main: list[str]) -> list[str]:
+    """Columns with MFU and utilization right after the precision, in view on a narrow screen."""
+    if "precision" not in main:
+        return main
+    shares = [name for name in SHARES if name in main]
+    others = [name for name in main if name not in shares]
+    after = others.index("precision") + 1
+    return [*others[:after], *shares, *others[after:]]
 
 
 def _encoded(cells: pd.Series, kind: type) -> tuple[str, Record]:

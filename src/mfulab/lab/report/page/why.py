@@ -50,6 +50,15 @@ GAIN = 1.05  # speedup from which another number format is worth its rounding
 AXES = ("execution", "precision", "batch_size", "workload")
 
 
+class Held(NamedTuple):
+    """A machine and mode of which a figure of the page has rows; `mode` is empty if the figure has
+    no modes."""
+
+    figure: str
+    machine: str
+    mode: str
+
+
 class Beside(NamedTuple):
     """Rows that show what a remedy gains: the steps measured here, and the ceilings."""
 
@@ -191,10 +200,10 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def section(
-    tables: frames.Tables, lowest: pd.Series | None, figures: set[str], language: str
+    tables: frames.Tables, lowest: pd.Series | None, held: set[Held], language: str
 ) -> Record:
-    """Returns the cases of the section, `lowest` first, and the answers. `figures` are those on the
-    page. Empty without a profiled step."""
+    """Returns the cases of the section, `lowest` first, and the answers. `held` is what the page's
+    figures hold. Empty without a profiled step."""
     text = Texts(language, "why")
     rows = _steps(tables, text)
     measured = frames.ok(rows, "time_s")
@@ -208,7 +217,7 @@ def section(
         shown = pd.concat([first_case, shown[~is_same]])
     drawn = shown.head(SHOWN + MORE)
     beside = Beside(measured, tables["ceilings"])
-    cases = [_case(row, beside, figures, text) for row in drawn.to_dict("records")]
+    cases = [_case(row, beside, held, text) for row in drawn.to_dict("records")]
     causes = drawn[CAUSE].value_counts()
     verdict = text.name("cause", causes.index[0])
     sentences = [text("says", verdict=verdict, count=int(causes.iloc[0]), total=len(cases))]
@@ -233,7 +242,7 @@ def _steps(tables: frames.Tables, text: Texts) -> pd.DataFrame:
     return frames.in_words(own, text)
 
 
-def first(tables: frames.Tables, lowest: pd.Series, figures: set[str], language: str) -> Record:
+def first(tables: frames.Tables, lowest: pd.Series, held: set[Held], language: str) -> Record:
     """Returns the case of the lowest run in the page's first figure, with its sentence
     `because`."""
     text = Texts(language, "mfu_versus_utilization")
@@ -241,7 +250,7 @@ def first(tables: frames.Tables, lowest: pd.Series, figures: set[str], language:
     because = mfu_versus_utilization.because(row, text)
     steps = frames.ok(_steps(tables, text), "time_s")
     beside = Beside(steps, tables["ceilings"])
-    return _case(row.to_dict(), beside, figures, text.within("why")) | {"because": because}
+    return _case(row.to_dict(), beside, held, text.within("why")) | {"because": because}
 
 
 def of_traces(tables: frames.Tables, text: Texts) -> str | None:
@@ -276,14 +285,20 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
     text = Texts(language, "mfu_versus_utilization")
     by_machine: dict[str, list[Record]] = {}
     rows = rows.assign(doubtful=trust.doubtful)
+    # one name for a colour, as the machines share a legend
+    cpu_alone = (rows["device"] == "cpu").all()
+    idle = text.within("trace")("idle_of_cpu" if cpu_alone else "idle")
     for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
         mfu = row["mfu_percent"]
         busy = row["utilization_percent"]
         ends = sorted(min(100.0, end) for end in (mfu, busy))
+        cause = mfu_versus_utilization.name_of(row["cause"], text)
+        if row["cause"] == "idle":
+            cause = idle
         labels = {
             "mfu": mfu_versus_utilization.share(mfu, text),
             "busy": text("share_of", share=busy),
-            "cause": mfu_versus_utilization.name_of(row["cause"], text),
+            "cause": cause,
         }
         position = {
             "left": f"{ends[0]:.2f}",
@@ -310,7 +325,7 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
     return fastest.sort_values("mfu_percent", na_position="last")
 
 
-def _case(row: Row, beside: Beside, figures: set[str], text: Texts) -> Record:
+def _case(row: Row, beside: Beside, held: set[Held], text: Texts) -> Record:
     cause = row[CAUSE]
     columns = verdicts.columns(row, language=text.language)
     budget = account.read(row).losses
@@ -319,7 +334,7 @@ def _case(row: Row, beside: Beside, figures: set[str], text: Texts) -> Record:
     if not is_read:
         tried = three_lines.tried_config(row)
     figure = ""
-    if tried:
+    if tried and _holds(BY_KEY[cause].figure, row, held):
         figure = BY_KEY[cause].figure
     otherwise = ""
     if not (is_read and cause in three_lines.OF_TRACES):
@@ -330,15 +345,31 @@ def _case(row: Row, beside: Beside, figures: set[str], text: Texts) -> Record:
         "where": ", ".join(_where(row, text)),
         "verdict": columns["verdict"],
         "reason": columns["verdict_reason"],
-        "named": " · ".join(_named(budget, text)),
-        "parts": _drawn(budget, text),
+        "named": " · ".join(_named(row, budget, text)),
+        "parts": _drawn(row, budget, text),
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
         "advice": _advice(row, beside.steps, is_read, text),
         "otherwise": otherwise,
         "experiment": _command(cause, tried, text.language),
-        "figure": figure if figure in figures else "",
+        "figure": figure,
+        "is_elsewhere": bool(row["recorded"]),
     }
+
+
+def _holds(figure: str, row: Row, held: set[Held]) -> bool:
+    """True if a figure of the page has rows of a run's machine and mode."""
+    machine = row["machine"]
+    return not held.isdisjoint({Held(figure, machine, row["mode"]), Held(figure, machine, "")})
+
+
+def _part_name(part: str, row: Row, text: Texts) -> str:
+    """Words for a part of a step. Idle time of a CPU lies between operators, while the CPU itself
+    is busy."""
+    names = text.within("trace")
+    if part == "idle" and str(row.get("device")).startswith("cpu"):
+        return names("idle_of_cpu")
+    return names(part)
 
 
 def _advice(row: Row, steps: pd.DataFrame, is_read: bool, text: Texts) -> str:
@@ -418,21 +449,21 @@ def _speed(ceilings: pd.DataFrame) -> float | None:
     return number(speeds.max())
 
 
-def _named(budget: Mapping[str, account.Loss], text: Texts) -> list[str]:
+def _named(row: Row, budget: Mapping[str, account.Loss], text: Texts) -> list[str]:
     """Parts of a step that are large enough to be named below its bar, each with its share."""
     named = []
     for part, cost in budget.items():
         if cost.points >= NAMED:
-            named.append(f"{text.within('trace')(part)} {text('share_of', share=cost.points)}")
+            named.append(f"{_part_name(part, row, text)} {text('share_of', share=cost.points)}")
     return named
 
 
-def _drawn(budget: Mapping[str, account.Loss], text: Texts) -> list[dict[str, str]]:
+def _drawn(row: Row, budget: Mapping[str, account.Loss], text: Texts) -> list[dict[str, str]]:
     """Parts of a step's bar: width in percent, colour and label."""
     drawn = []
     for part, cost in budget.items():
         share = text("share_of", share=cost.points)
-        says = f"{text.within('trace')(part)}: {significant(cost.ms)} ms, {share}"
+        says = f"{_part_name(part, row, text)}: {significant(cost.ms)} ms, {share}"
         width = f"{max(0.0, cost.points):.2f}"
         drawn.append({"width": width, "color": headroom.COLORS[part], "says": says})
     return drawn

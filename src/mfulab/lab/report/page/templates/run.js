@@ -52,6 +52,8 @@ function facts(record) {
 
 // ---- a run's time, part by part: each line divides the step anew
 
+const DIFFERS = 0.05; // of the step, by which the sum of its phases may differ without a sentence
+
 function icicle(record, detail) {
   const whole = 1e3 * Number(record.time_s);
   if (!(whole > 0)) return [];
@@ -65,18 +67,21 @@ function icicle(record, detail) {
   };
   const timeline = JSON.parse(record.timeline || "[]");
   const [bins, kinds] = [timeline.reduce((sum, [, count]) => sum + count, 0), [...new Set(timeline.map(([kind]) => kind))]];
+  // Phases are timed in steps of their own, so they are shares of their sum, as on the cards.
+  const phases = named(groups.phases);
+  const total = phases.reduce((sum, { ms }) => sum + ms, 0);
   const levels = [
     [words.timeline, timeline.map(([kind, count]) => ({ name: said(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), color: colors[`${kind}_ms`], rest: kind === "idle" }))],
     [words.budget, named(groups.budget)],
-    [words.phases, named(groups.phases)],
+    [words.phases, phases, total],
     [words.operators, summed(operators())],
     [words.kernels, shares(record.top_kernels).map((part) => ({ ...part, label: brief(part.name) }))],
   ].filter(([, parts]) => parts.length);
   if (!levels.length) return [];
-  const line = (parts) => {
-    const left = whole - parts.reduce((sum, { ms }) => sum + ms, 0);
-    const all = left > whole / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
-    const says = all.map(({ name, label, ms }) => `${label ?? name} ${shown(three(ms), "_ms")}, ${shown(three((100 * ms) / whole), "percent")}`);
+  const line = (parts, sum = whole) => {
+    const left = sum - parts.reduce((so_far, { ms }) => so_far + ms, 0);
+    const all = left > sum / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
+    const says = all.map(({ name, label, ms }) => `${label ?? name} ${shown(three(ms), "_ms")}, ${shown(three((100 * ms) / sum), "percent")}`);
     const ink = ({ color, hue, rest }, index) => color ?? (rest ? "var(--grid)" : `color-mix(in srgb, var(--c${(hue ?? index) % 8}) 35%, var(--paper))`);
     const bar = element("div", { className: "icicle", role: "img", ariaLabel: says.join("; ") }, ...all.map((part, index) => {
       const drawn = element("span", { title: part.label ? `${says[index]}: ${part.name}` : says[index], className: part.hue === undefined ? "" : "thin" });
@@ -84,17 +89,19 @@ function icicle(record, detail) {
       return drawn;
     }));
     const named = new Map(all.map((part, index) => [part.name, [part, index]])); // a part that comes again is named once
-    const key = [...named.values()].filter(([{ ms, hue }]) => hue !== undefined || ms >= whole / 50).map(([part, index]) => {
+    const key = [...named.values()].filter(([{ ms, hue }]) => hue !== undefined || ms >= sum / 50).map(([part, index]) => {
       const square = element("i", {});
       square.style.background = ink(part, index);
       return element("span", {}, square, part.hue === undefined ? says[index] : part.name);
     });
-    return [bar, element("p", { className: "key" }, ...key)];
+    const differs = Math.abs(sum / whole - 1) > DIFFERS;
+    const note = words.phases_differ.replace("{share}", shown(three((100 * sum) / whole), "percent"));
+    return [bar, element("p", { className: "key" }, ...key), ...(differs ? [element("p", { className: "provenance", textContent: note })] : [])];
   };
   return [
     element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: words.drill_help }),
     ...line([{ name: words.step, ms: whole }]),
-    ...levels.flatMap(([title, parts]) => [element("p", { className: "provenance", textContent: title }), ...line(parts)]),
+    ...levels.flatMap(([title, parts, sum]) => [element("p", { className: "provenance", textContent: title }), ...line(parts, sum)]),
     ...modules(JSON.parse(record.module_times || "[]"), whole),
     ...(roofs.length ? roofline(roofs) : []),
   ];
