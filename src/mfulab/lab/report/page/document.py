@@ -161,7 +161,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
         unmeasured_counts=_unmeasured_counts(worded, text),
-        excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
+        excluded=_excluded(folder, text),
         comparison=_comparison(folder, text),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
@@ -546,7 +546,7 @@ def _figure(
         "brief": _brief(finding),
         "marks": doubted.reindex(columns=["doubtful", "recorded"]),
         "left_out": _unbroken(figures.left_out(name, rows, text)),
-        "reading": _unbroken(text("reading")),
+        "reading": _unbroken(figures.reading(module, rows, text)),
         "selected": _unbroken(figures.selected(name, rows, text)),
         "svg": drawing,
         "rows": payload.drawn(rows),
@@ -628,6 +628,13 @@ def _unbroken(words: str) -> str:
 def _breakable(words: str) -> Markup:
     """Lets a run's name break behind its commas, before it breaks anywhere."""
     return Markup(re.sub(r",(?=\S)", ",<wbr>", str(escape(words))))
+
+
+def _excluded(folder: Path, text: Texts) -> list[Record]:
+    """Runs left out on purpose. A reason of the shipped experiments is in the page's language, a
+    user's own is left as it is."""
+    runs = frames.texts(folder / "excluded.csv").to_dict("records")
+    return [run | {"because": text.name("excluded", run["because"])} for run in runs]
 
 
 def _comparison(folder: Path, text: Texts) -> Record:
