@@ -184,7 +184,7 @@ def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
 
 
 def reading(module: ModuleType, rows: DataFrame, text: Texts) -> str:
-    """Returns how to read a figure of these rows."""
+    """Explains how to read a figure of these rows."""
     if hasattr(module, "reading"):
         return str(module.reading(rows, text))
     return text("reading")

@@ -72,7 +72,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def reading(rows: DataFrame, text: Texts) -> str:
-    """How to read the figure; squares are explained only if prompts are drawn."""
+    """Explains how to read the figure, and its squares only if prompts are drawn."""
     if (rows["mode"] == "prefill").any():
         return f"{text('reading')} {text('squares')}"
     return text("reading")

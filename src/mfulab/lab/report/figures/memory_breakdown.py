@@ -208,7 +208,7 @@ def _smallest_card(needed: float) -> str:
 
 
 def reading(rows: DataFrame, text: Texts) -> str:
-    """How to read the figure; cards' lines are explained only if a panel has one."""
+    """Explains how to read the figure, and cards' lines only if a panel has one."""
     ends = {model: _end(here) for model, here in rows.groupby("model")}
     if any(map(_cards_before, ends.values())):
         return f"{text('reading')} {text('cards')}"
