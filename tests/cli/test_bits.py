@@ -97,6 +97,21 @@ def test_a_pattern_is_printed_with_its_parts(capsys):
     assert answer["reason"] == {"no_finite_number": {"value": "-inf"}}
 
 
+@pytest.mark.parametrize("pattern", ["0x7fc00000", "0x1", "0.1"])
+def test_the_parts_are_named_in_the_terminals_language(pattern, capsys, monkeypatch):
+    printed = {}
+    for language in ("en_US.UTF-8", "ko_KR.UTF-8"):
+        monkeypatch.setenv("LC_ALL", language)
+        assert main(["bits", pattern]) == 0
+        printed[language] = capsys.readouterr().out.splitlines()
+    english, korean = printed.values()
+    assert len(korean) == len(english)
+    names = [line.split()[0] for line in korean]
+    assert [name for name in names if name.isascii()] == ["fp32", "ULP"]
+    kind = english[6].split(maxsplit=1)[1]
+    assert kind not in korean[6]
+
+
 @pytest.mark.parametrize("name", FLOATING)
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1000, 1000, width=32))
 def test_a_value_has_the_pattern_that_torch_gives_it(name, value):

@@ -46,7 +46,15 @@ def english() -> set[str]:
 
 def test_every_text_of_help_has_a_translation_and_no_other_one_is_kept(texts):
     assert english() - set(texts) == set()
-    of_click = {"Usage:", "Options", "Commands", "Example:", "default", "(that of LANG)"}
+    of_click = {
+        "Usage:",
+        "Options",
+        "Commands",
+        "Example:",
+        "default",
+        "[required]",
+        "(that of LANG)",
+    }
     assert set(texts) - english() - of_click == {"Show this message and exit."}
 
 
@@ -58,6 +66,7 @@ def test_help_is_told_in_the_terminals_language_on_80_columns(name, texts, capsy
     for text in (texts["Usage:"], texts["Options"]):
         assert text in printed
     assert "[default: " not in printed
+    assert "[required]" not in printed
     head, _, _ = printed.partition(texts["Example:"])  # a command stays whole
     assert max(cell_len(line) for line in head.splitlines()) <= 80
     summary = COMMANDS[name].summary if name else str(tree.help)

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from made_ranks import Made
@@ -17,6 +18,8 @@ from mfulab.cli.main import main
 from mfulab.cli.trace_text import _budget
 from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.mfu.account import Account, Loss
+
+OF_A_CPU = Path(__file__).parents[2] / "examples/small_cnn.pt.trace.json.gz"
 
 
 def one_step(**metadata):
@@ -304,3 +307,12 @@ def test_the_points_of_the_budget_are_the_account_s(monkeypatch):
     _, ms, points = (list(column.cells) for column in drawn.columns)
     assert ms == ["600.000", "400.000", "100.000", "1,000.000"]
     assert points == ["42.00", "8.00", "(2.00)", "100"]
+
+
+def test_a_reason_of_wide_letters_is_wrapped_whole(capsys, monkeypatch):
+    for width in range(74, 84):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["trace", str(OF_A_CPU), "--language", "ko"]) == 0
+        told = capsys.readouterr().out
+        assert "--peak fp32=TFLOP/s" in told
+        assert "…" not in told

@@ -4,8 +4,10 @@ import math
 import re
 from dataclasses import asdict
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import click
+from rich.cells import set_cell_size
 
 from mfulab.cli.options import AS_JSON, Choice, command
 from mfulab.core.answer import answered
@@ -13,10 +15,15 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS, Decoded, Format, decode, encode
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said, of_source, said_by
+from mfulab.core.terminal_language import terminal_texts
+
+if TYPE_CHECKING:
+    from mfulab.core.language import Texts
 
 PATTERN = re.compile(r"0[xXbB][0-9a-fA-F_]+")
 VALUE = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d{1,4})?")
 WHOLE = re.compile(r"[+-]?\d+")
+WIDTH = 10  # columns of a line's name
 LONGEST = 400  # characters: the longest finite value of fp64 has 309 digits
 
 
@@ -56,10 +63,12 @@ def show(pattern: str, name: str, as_json: bool) -> None:
         answer = answered(number.value, "", "exact")
         say_json(answer.line(fields if exact is None else fields | {"off": off}))
         return
-    for key, fact in _facts(bits, number, form).items():
-        say(f"{key:10}{fact}")
+    text = terminal_texts("bits")
+    lines = _facts(bits, number, form, text)
     if off is not None:
-        say(f"{'off by':10}{off!r}" if off else f"{'off by':10}0, exact")
+        lines[text("error")] = repr(off) if off else text("exact")
+    for name, fact in lines.items():
+        say(f"{set_cell_size(name, WIDTH)}{fact}")
 
 
 def _parse_bits(pattern: str) -> int:
@@ -75,18 +84,19 @@ def _parse_bits(pattern: str) -> int:
         raise ConfigurationError(of_source(f"pattern={pattern}", Said("no_bits"))) from None
 
 
-def _facts(bits: int, number: Decoded, form: Format) -> dict[str, object]:
+def _facts(bits: int, number: Decoded, form: Format, text: "Texts") -> dict[str, object]:
     """Lines to print, by name: the bits split into their three fields, and each field's value."""
     digits = f"{bits:0{form.bits}b}"
     fraction_begins = 1 + form.exponent_bits
     bias = (1 << form.exponent_bits - 1) - 1
+    steps = 1 << form.bits - fraction_begins
     return {
         form.name: f"{digits[0]} {digits[1:fraction_begins]} {digits[fraction_begins:]}",
-        "pattern": f"{bits:#x}",
-        "sign": number.sign,
-        "exponent": f"{number.exponent}, bias {bias}",
-        "fraction": f"{number.fraction} of {1 << form.bits - fraction_begins}",
-        "value": repr(number.value),
-        "kind": number.kind,
-        "ULP": "none" if number.ulp is None else repr(number.ulp),
+        text("pattern"): f"{bits:#x}",
+        text("sign"): number.sign,
+        text("exponent"): text("exponent_of", exponent=number.exponent, bias=bias),
+        text("fraction"): text("fraction_of", fraction=number.fraction, steps=steps),
+        text("value"): repr(number.value),
+        text("kind"): text.name("number_kind", number.kind),
+        text("ulp"): text("no_ulp") if number.ulp is None else repr(number.ulp),
     }

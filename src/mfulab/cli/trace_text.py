@@ -276,7 +276,8 @@ def _ladder(text: Texts, row: Row, language: str) -> Table:
         why = verdicts.reason(reasons.get(name, ""), language)
         if name in ("hfu_percent", "mfu_percent"):
             why = verdicts.flags(row["mfu_reason"], language)
-        table.add_row(label, "—", Text(why, style="dim"))
+        # `fold`: else rich cuts a full line of wide letters, whose last blank it does not strip
+        table.add_row(label, "—", Text(why, style="dim", overflow="fold"))
     return table
 
 

@@ -310,6 +310,16 @@ def test_a_korean_table_has_korean_titles_and_sorts_by_them(korean):
     assert len(times) > 1
 
 
+def test_a_korean_table_has_korean_values_that_the_filter_finds(korean):
+    told = {"학습", "추론"}
+    found = {*column_of(korean, "모드").all_text_contents()}
+    assert found & told
+    assert not found & {"training", "inference"}
+    for asked in ("training", "학습", "mode=training"):
+        korean.locator("#filter").fill(asked)
+        assert {*column_of(korean, "모드").all_text_contents()} == {"학습"}
+
+
 def test_export_holds_the_filtered_rows_with_the_columns_that_are_shown(opened, tmp_path):
     opened.locator("#filter").fill("resnet18")
     opened.locator("#columns summary").click()

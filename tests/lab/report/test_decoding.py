@@ -1,10 +1,12 @@
 """Decoding: the sentence about experts comes from the rows, and a dense model has none."""
 
+import pandas as pd
 import pytest
 from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
+from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
 from mfulab.lab.report.figures import decoding
 
@@ -62,3 +64,11 @@ def test_prompts_stand_beside_the_tokens_after_them(tmp_path, language):
     kept = ["batch_size", "key_value_cache_bytes", "tokens_per_s"]
     assert [*cache[kept]] == [16, 4e6, 50]
     assert decoding.rows(tables(tmp_path, *rows[:6])).empty, "prompts alone"
+
+
+def test_squares_are_explained_where_prompts_are_drawn(tmp_path):
+    text = Texts("en", "decoding")
+    alone = pd.DataFrame({"mode": ["decoding"]})
+    both = pd.DataFrame({"mode": ["decoding", "prefill"]})
+    assert text("squares") not in figures.reading(decoding, alone, text)
+    assert text("squares") in figures.reading(decoding, both, text)

@@ -29,7 +29,7 @@ TERMS = {
 # A particle follows the sound before it, which a name or a number of any kind does not tell. These
 # values end alike: units, and words of the catalogue.
 PARTICLE = re.compile(r"\{(\w+)([^{}]*)\}(?:이|가|은|는|을|를|과|와|으로|로)(?=[ ,.:]|$)")
-OF_ONE_SOUND = {"cpu", "sides", "kind", "sent", "needed", "size", "part", "Part"}
+OF_ONE_SOUND = {"cpu", "sides", "kind", "sent", "needed", "size", "part", "Part", "unit"}
 UNIT = ":quantity "
 # Sentences of a table or a column that a page in Korean shows.
 COLUMNS = ("message", "note")
@@ -122,6 +122,22 @@ def test_what_a_recorded_kernel_adds_is_korean_in_korean():
     korean = Texts("ko").words("adds")
     assert len(said) > 20
     assert [kernel for kernel in said if not re.search("[가-힣]", korean.get(kernel, ""))] == []
+
+
+def reasons_to_exclude() -> set[str]:
+    """What the shipped experiments say of the combinations that they leave out."""
+    found = set()
+    for path in (ROOT / "src/mfulab/config/experiment").glob("*.yaml"):
+        for rule in yaml.safe_load(path.read_text(encoding="utf-8")).get("exclude", []):
+            found.add(rule["because"])
+    return found
+
+
+def test_each_reason_of_a_shipped_experiment_to_exclude_is_korean_in_korean():
+    korean = Texts("ko").words("excluded")
+    assert len(korean) > 100
+    assert {*korean} == reasons_to_exclude()
+    assert Texts("ko").name("excluded", "a reason of my own") == "a reason of my own"
 
 
 def test_the_seminars_numbers_take_the_same_values_in_korean():

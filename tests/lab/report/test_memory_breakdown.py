@@ -6,6 +6,7 @@ from support.drawn import overlaps, step, tables
 from support.said import heard_of
 from support.slow import few
 
+from mfulab.core.language import Texts
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import memory_breakdown
 from mfulab.lab.report.page import why
@@ -117,6 +118,9 @@ def test_below_the_bars_is_room_for_names_of_cards_alone(tmp_path, parameters, h
     bars = len(axes.get_yticks())
     room = max(axes.get_ylim()) - (bars - 0.5)
     assert bool(axes.texts) == has_lines
+    text = Texts("en", "memory_breakdown")
+    found = rows(tmp_path, flops)
+    assert (text("cards") in figures.reading(memory_breakdown, found, text)) == has_lines
     assert (room > 1) == has_lines
 
 

@@ -457,6 +457,24 @@ def test_a_sweep_ends_in_the_terminal_with_the_page_s_first_lines(measured, tmp_
     assert others.startswith(Texts("en", "lines")("otherwise", others=""))
 
 
+def test_the_terminals_table_has_the_words_of_its_sentences(tmp_path):
+    rows = pd.DataFrame(
+        {
+            "run": ["model=a,workload=training,batch_size=1", "model=a,workload=inference"],
+            "recorded": [False, False],
+            "status": ["ok", "unsupported"],
+            "time_s": [1.0, None],
+            "tflop_s": [1.0, None],
+            "mfu_percent": [1.0, None],
+        }
+    )
+    none = pd.DataFrame({"run": [], "recorded": pd.Series([], dtype=bool)})
+    shown = summary.table(rows, none, language="ko")
+    names, times = (list(map(str, column.cells)) for column in shown.columns[:2])
+    assert names == ["a 학습 1", "a 추론"]
+    assert times[1] == Texts("ko").name("status", "unsupported")
+
+
 def test_why_a_run_is_not_comparable_is_told_in_the_pages_language(tmp_path):
     lost = Compared("profile_step", "a", "not comparable", because=Said("only_in_old"))
     compare.write([lost], tmp_path / "comparison.csv", Path("before"), Path("after"))

@@ -219,7 +219,7 @@ def test_the_page_is_told_of_a_recording_whose_code_has_changed(results, recordi
     assert collected.problems == []
     [problem] = collected.upkeep
     assert problem.key == "recording_aged"
-    parts = {"parts": "profile_step (timing of 1)", "name": name}
+    parts = {"parts": "profile_step (timing: 1)", "name": name}
     count = {"number": 1, "total": len(about["code"])}
     assert problem.numbers == {"folder": str(recording), **count, **parts}
 
@@ -337,7 +337,7 @@ def test_digests_of_an_older_form_name_no_part_that_changed(tmp_path, monkeypatc
     older, aged = records.aged(tmp_path / "here")
     about = {"folder": str(tmp_path / "here"), "total": 3, "number": 1}
     assert (older.key, older.numbers) == ("recording_of_older_form", about | {"name": "ceilings"})
-    parts = {"parts": "count_flops (counting of 1)", "name": name}
+    parts = {"parts": "count_flops (counting: 1)", "name": name}
     assert (aged.key, aged.numbers) == ("recording_aged", about | parts)
 
 

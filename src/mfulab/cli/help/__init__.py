@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 NARROWEST = 24  # columns of an option's text
+REQUIRED = "[required]"  # click's mark behind the text of an option
 VERBATIM = "\b"  # click's mark for a paragraph that keeps its line breaks
 
 
@@ -89,7 +90,11 @@ class Translated(click.HelpFormatter):
 
     def _translate_row(self, text: str) -> str:
         """Translates the text of an option or command, and `[default: 3]` after it separately."""
-        words, bracket, default = text.strip().partition("[default: ")
+        stripped = text.strip()
+        if stripped.endswith(REQUIRED):
+            words = stripped.removesuffix(REQUIRED).strip()
+            return f"{self.translate(words)}  {self.translate(REQUIRED)}"
+        words, bracket, default = stripped.partition("[default: ")
         if not bracket:
             return self.translate(text)
         shown = self.translate(default.removesuffix("]"))

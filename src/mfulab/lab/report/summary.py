@@ -34,7 +34,7 @@ def table(
     instead."""
     text = Texts(language, "summary")
     own = [rows[~rows["recorded"]].tail(MOST) for rows in (profile, matmul)]
-    names, shared = _names([*own[0]["run"], *own[1]["run"]])
+    names, shared = _names([*own[0]["run"], *own[1]["run"]], text)
     title = text("run_of", shared=shared) if shared else text("run")
     shown = Table(box=None, header_style="bold", pad_edge=False)
     left = max(20, width - sum(NUMBERS.values()) - 2 * len(NUMBERS))  # columns are two blanks apart
@@ -55,10 +55,12 @@ def table(
     return shown
 
 
-def _names(runs: Sequence[str]) -> tuple[list[str], str]:
+def _names(runs: Sequence[str], text: Texts) -> tuple[list[str], str]:
     """Returns short names of runs, and the words common to all of them, which are split off if
     names are long."""
-    names = [short(run).split() for run in runs]
+    names = []
+    for run in runs:
+        names.append([text.name("mode", word) for word in short(run).split()])
     long = len(names) > 1 and max(len(" ".join(words)) for words in names) > LONG
     shared = []
     if long:

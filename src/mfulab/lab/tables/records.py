@@ -542,7 +542,7 @@ def aged(folder: Path) -> Problems:
 
 
 def _by_part(counts: Counter[str]) -> str:
-    return ", ".join(f"{part} of {count}" for part, count in counts.most_common())
+    return ", ".join(f"{part}: {count}" for part, count in counts.most_common())
 
 
 def read_lines(

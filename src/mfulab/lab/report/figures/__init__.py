@@ -183,6 +183,13 @@ def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
     return found
 
 
+def reading(module: ModuleType, rows: DataFrame, text: Texts) -> str:
+    """Explains how to read a figure of these rows."""
+    if hasattr(module, "reading"):
+        return str(module.reading(rows, text))
+    return text("reading")
+
+
 def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     """Returns a figure's sentence about the selected rows. It has no numbers if it compares rows of
     which none is trusted. The machine is named if it is recorded or one of several."""

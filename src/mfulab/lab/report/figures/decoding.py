@@ -71,6 +71,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return " ".join(sentences)
 
 
+def reading(rows: DataFrame, text: Texts) -> str:
+    """Explains how to read the figure, and its squares only if prompts are drawn."""
+    if (rows["mode"] == "prefill").any():
+        return f"{text('reading')} {text('squares')}"
+    return text("reading")
+
+
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a panel for each machine with logarithmic axes: MBU solid, MFU dashed. Colour shows the
     precision; squares are prompts."""

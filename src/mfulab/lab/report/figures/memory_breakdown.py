@@ -207,6 +207,14 @@ def _smallest_card(needed: float) -> str:
     return ""
 
 
+def reading(rows: DataFrame, text: Texts) -> str:
+    """Explains how to read the figure, and cards' lines only if a panel has one."""
+    ends = {model: _end(here) for model, here in rows.groupby("model")}
+    if any(map(_cards_before, ends.values())):
+        return f"{text('reading')} {text('cards')}"
+    return text("reading")
+
+
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a panel for each model with a stacked bar for each technique. Lines are capacities of
     cards, diamonds measured peaks."""
@@ -261,24 +269,36 @@ def _bars_and_peaks(
     peaks = here.assign(peak=measured / bytes_a_unit)
     diamonds: style.Look = {"color": style.INK, "marker": "D", "s": 25}
     kinds.points(axes, peaks, "peak", "place", "measured_bytes", "total", **diamonds)
-    most = max(here["total"].max(), measured.fillna(0).max())
-    axes.set_xlim(0, 1.1 * most / bytes_a_unit)
+    axes.set_xlim(0, _end(here) / bytes_a_unit)
+
+
+def _end(here: DataFrame) -> float:
+    """End of a panel's axis, in bytes."""
+    measured = here["measured_bytes"].astype(float).fillna(0)
+    return 1.1 * max(here["total"].max(), measured.max())
+
+
+def _cards_before(end: float) -> list[tuple[float, str]]:
+    """Bytes and name of each card whose line is in view on an axis of `end` bytes. Cards too close
+    to the previous one are skipped."""
+    shown = []
+    last = 0.0
+    for capacity_gb, card in CAPACITIES:
+        place = capacity_gb * 1e9
+        if last + 0.06 * end < place < end:
+            shown.append((place, card))
+            last = place
+    return shown
 
 
 def _cards(axes: Axes, bytes_a_unit: float) -> int:
     """Draws a line at the memory of each card in view, with its name along it, and returns their
-    number. Cards too close to the previous one are skipped."""
-    end = axes.get_xlim()[1]
-    drawn = 0
-    last = 0.0
+    number."""
+    cards = _cards_before(axes.get_xlim()[1] * bytes_a_unit)
     paper = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     words: style.Look = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom"}
     words |= {"color": style.MUTED, "bbox": paper, "transform": axes.get_xaxis_transform()}
-    for capacity_gb, card in CAPACITIES:
-        place = capacity_gb * 1e9 / bytes_a_unit
-        if last + 0.06 * end < place < end:
-            axes.axvline(place, **style.LIMIT)
-            axes.text(place, 0.02, card, **words)
-            last = place
-            drawn += 1
-    return drawn
+    for capacity, card in cards:
+        axes.axvline(capacity / bytes_a_unit, **style.LIMIT)
+        axes.text(capacity / bytes_a_unit, 0.02, card, **words)
+    return len(cards)

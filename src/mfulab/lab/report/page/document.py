@@ -155,7 +155,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     inks = {f"{part}_ms": color for part, color in _inks().items()}
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
     script = "\n".join(map(_file, SCRIPTS))
-    excluded = frames.texts(folder / "excluded.csv").to_dict("records")
+    excluded = _excluded(folder, text)
     content = _template().render(
         text=text,
         headline=_headline(shown, tables, without, text),
@@ -560,7 +560,7 @@ def _figure(
         "brief": _brief(finding),
         "marks": doubted.reindex(columns=["doubtful", "recorded"]),
         "left_out": _unbroken(figures.left_out(name, rows, text)),
-        "reading": _unbroken(text("reading")),
+        "reading": _unbroken(figures.reading(module, rows, text)),
         "selected": _unbroken(figures.selected(name, rows, text)),
         "svg": drawing,
         "held": _held(name, rows),
@@ -653,6 +653,13 @@ def _unbroken(words: str) -> str:
 def _breakable(words: str) -> Markup:
     """Lets a run's name break behind its commas, before it breaks anywhere."""
     return Markup(re.sub(r",(?=\S)", ",<wbr>", str(escape(words))))
+
+
+def _excluded(folder: Path, text: Texts) -> list[Record]:
+    """Runs left out on purpose. A reason of the shipped experiments is in the page's language, a
+    user's own is left as it is."""
+    runs = frames.texts(folder / "excluded.csv").to_dict("records")
+    return [run | {"because": text.name("excluded", run["because"])} for run in runs]
 
 
 def _comparison(folder: Path, text: Texts) -> Record:

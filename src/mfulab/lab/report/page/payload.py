@@ -27,6 +27,7 @@ KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", 
 SETTINGS = "settings"  # column for parts of a run's name that no other column shows
 SHARES = ("mfu_percent", "utilization_percent")  # what the page is about
 ADDED = {SETTINGS: str, REACH: float}  # columns that the page adds to its tables
+WORDED = ("mode", "status")  # columns whose values the catalogues have words for
 # Columns that tables hide at first and that the CSV of figures omits.
 BEHIND = set(chain.from_iterable(map(fields, TABLES))) - KEPT
 BEHIND.difference_update(*(measurement.shown.split() for measurement in TABLES.values()))
@@ -90,6 +91,8 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
         if column in declared:
             meaning = description(measurement, declared[column])
         named = {"name": column, "title": text.name("column", column), "description": meaning}
+        if column in WORDED:
+            more["words"] = {value: text.name(column, value) for value in more["dictionary"]}
         columns.append({**named, "main": column in main, **more})
     yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
 

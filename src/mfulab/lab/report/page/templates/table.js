@@ -170,6 +170,12 @@ class Grid {
     return this.table.columns[column].dictionary ? this.table.columns[column].dictionary[cell] : cell;
   }
 
+  // What a cell holds, and the word that stands for it: the filter finds either.
+  said(column, row) {
+    const value = this.value(column.index, row);
+    return `${value ?? ""} ${column.words?.[value] ?? ""}`.toLowerCase();
+  }
+
   select() {
     const wrong = [];
     const spaced = byId("filter").value.trim().replace(/\s*(>=|<=|!=|[=<>])\s*/g, "$1");
@@ -228,7 +234,7 @@ class Grid {
     }
     const text = term.toLowerCase();
     const searched = this.shown.some((each) => each.index === run) || run < 0 ? this.shown : [...this.shown, { index: run }];
-    return (row) => searched.some((each) => String(this.value(each.index, row) ?? "").toLowerCase().includes(text));
+    return (row) => searched.some((each) => this.said(each, row).includes(text));
   }
 
   // Only the rows in view are in the document: a hundred thousand cost no more than forty.
@@ -262,7 +268,7 @@ class Grid {
   cell(column, row) {
     const value = this.value(column.index, row);
     const bad = column.name === "status" && value !== "ok";
-    return element("td", { className: bad ? "bad" : column.number ? "number" : "", textContent: shown(value, column.name) });
+    return element("td", { className: bad ? "bad" : column.number ? "number" : "", textContent: shown(column.words?.[value] ?? value, column.name) });
   }
 
   // What is shown: the chosen columns of the filtered rows, in their order.
