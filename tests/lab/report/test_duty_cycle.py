@@ -43,6 +43,13 @@ def test_two_devices_side_by_side_have_twice_the_time():
     assert found == 75
 
 
+def test_the_clock_counts_runs_side_by_side_once():
+    beside = duty_cycle(rows((0, 20.0, 15.0), (5, 20.0, 15.0), (30, 10.0, 9.0)))
+    assert (beside.total_s, beside.clock_s, beside.is_beside) == (55, 40, True)
+    alone = duty_cycle(rows((0, 8.0, 6.0), (10, 10.0, 9.0)))
+    assert (alone.total_s, alone.clock_s, alone.is_beside) == (20, 20, False)
+
+
 def test_a_short_overlap_counts_for_as_long_as_it_lasts():
     one_after_another = [(60 * minute, 60.0, 54.0) for minute in range(60)]
     assert duty_cycle(rows(*one_after_another)).duty_percent == 90

@@ -25,6 +25,7 @@ FALLING = 0.9  # ratio of step times to a smaller batch's, beyond noise
 PAUSE_S = 60.0  # a longer gap between runs is the user's pause, not part of the sweep
 VAGUEST = 100  # factor of uncertainty above which no number is given
 CLOCK_S = 1.0  # resolution of starts
+BESIDE = 1.02  # sum of runs ÷ time by the clock, above which runs overlap
 # Column with the factor by which a time may be off in addition to its interval: OFF if doubtful
 # (processes count as slow from 1.3), infinite if it contradicts other values.
 REACH = "reach"
@@ -383,12 +384,18 @@ def _line(doubt: Doubt, text: Texts) -> str:
 
 class DutyCycle(NamedTuple):
     """Total and measured time of `runs` runs, in seconds. Time in which several runs overlap counts
-    for each."""
+    for each, but only once in `clock_s`."""
 
     runs: int
     total_s: float
+    clock_s: float
     measured_s: float
     duty_percent: float
+
+    @property
+    def is_beside(self) -> bool:
+        """True if runs ran side by side, so that the clock shows less than their sum."""
+        return self.total_s > BESIDE * self.clock_s
 
 
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
@@ -397,26 +404,31 @@ def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
     begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
     begin = (begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     timed = rows.assign(begin=begin).dropna(subset=["begin", "process_s"])
-    total_s = sum(
-        _total_s(zip(here["begin"], here["process_s"], strict=True))
-        for _, here in timed.groupby("hardware")
-    )
+    total_s = 0.0
+    clock_s = 0.0
+    for _, here in timed.groupby("hardware"):
+        of_runs, by_clock = _spans(zip(here["begin"], here["process_s"], strict=True))
+        total_s += of_runs
+        clock_s += by_clock
     measured_s = timed["measured_s"].sum()
     if total_s > 0:
-        return DutyCycle(len(timed), total_s, measured_s, 100 * measured_s / total_s)
+        return DutyCycle(len(timed), total_s, clock_s, measured_s, 100 * measured_s / total_s)
     return None
 
 
-def _total_s(runs: Iterable[tuple[float, float]]) -> float:
-    """Sum of the durations of one machine's runs (start, length), and of the gaps between them, in
-    seconds."""
+def _spans(runs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Durations of one machine's runs (start, length) with the gaps between them, in seconds: their
+    sum, and the time by the clock."""
     ordered = sorted(runs)
     latest = ordered[0][0]
     between_s = 0.0
+    busy_s = 0.0
     for start, length in ordered:
         # Starts are whole seconds: this run began after the previous one ended.
         begin = latest if latest - CLOCK_S < start < latest else start
         if begin - latest <= PAUSE_S:
             between_s += max(0.0, begin - latest)
-        latest = max(latest, begin + length)
-    return between_s + sum(length for _, length in ordered)
+        end = max(latest, begin + length)
+        busy_s += end - max(latest, begin)
+        latest = end
+    return between_s + sum(length for _, length in ordered), between_s + busy_s

@@ -230,7 +230,8 @@ def _runs_in_words(
         kept.append(problem.in_words(text.language))
     of_duty = ""
     if duty:
-        of_duty = text("duty_cycle", duty=duty)
+        key = "duty_cycle_beside" if duty.is_beside else "duty_cycle"
+        of_duty = text(key, duty=duty)
     return {
         "provenance": style.provenance(frames.in_words(runs, text), text),
         "duty_cycle": of_duty,
