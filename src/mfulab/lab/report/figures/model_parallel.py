@@ -1,6 +1,8 @@
 """A model split over ranks: the share of a step that a pipeline idles, and the speed of each
 split."""
 
+import pandas as pd
+
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style, ticks
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, one_each, with_machine
@@ -30,8 +32,8 @@ def _by_times(split: DataFrame) -> DataFrame:
     """Makes each speedup that of the times in the table: that on one rank ÷ that of the split. A
     row without a time on one rank keeps the speedup of its own process."""
     keys = ["machine", "model", "batch_size"]
-    alone = split[split["split"] == "none"].groupby(keys)["time_s"].median().rename("alone_s")
-    alone_s = split.join(alone, on=keys)["alone_s"]
+    alone = split[split["split"] == "none"].groupby(keys)["time_s"].median().rename("one_rank_s")
+    alone_s = split.join(alone, on=keys)["one_rank_s"]
     return split.assign(speedup=(alone_s / split["time_s"]).fillna(split["speedup"]))
 
 
@@ -75,7 +77,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 def _sent(row: Series) -> float:
     """Bytes that a rank sends in a step, measured; predicted if they were not measured."""
-    if row["sent_bytes"] > 0:
+    if pd.notna(row["sent_bytes"]) and row["sent_bytes"] > 0:
         return float(row["sent_bytes"])
     return float(row["predicted_sent_bytes"])
 
