@@ -81,8 +81,8 @@ def _beside(row: Series, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """Draws a point for each level at the time of an access, the nearest level at the top, with its
-    numbers and the text's beside it. Registers have only the text's."""
+    """Draws a point for each level at the time of an access, the nearest level at the top. Beside
+    it stand its numbers and the text's. Registers have only the text's."""
     style.fit(figure, len(rows) + 1)
     axes = figure.subplots()
     named = [text("registers"), *(_name(row, text) for _, row in rows.iterrows())]

@@ -202,8 +202,8 @@ def _differs(row: Series) -> bool:
 
 
 def _label(row: Series, text: Texts) -> str:
-    """Label after a bar: its length if cut off, MFU, HFU if more is executed, the phases' sum if it
-    is not the step, and a sign if no difference can be measured."""
+    """Label after a bar: its length if cut off, MFU, and HFU if more is executed. The phases' sum
+    follows if it is not the step, and a sign if no difference can be measured."""
     parts = []
     if row["relative"] > WIDEST:
         parts.append(f"→ {text('share_of', share=row['relative'])}")
