@@ -26,6 +26,7 @@ from mfulab.mfu.models import is_load
 Claim = Callable[[pd.DataFrame, dict[str, Any]], Any]
 EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "1"))
 TABLES = ("profile", "matmul", "memory", "readings")
+BYTES_SENT = ["sent_bytes", "predicted_sent_bytes"]
 
 
 def changed(tables: frames.Tables, seed: int, spread: float) -> frames.Tables:
@@ -167,6 +168,13 @@ def differ_most(rows: pd.DataFrame, said: dict[str, Any]) -> bool:
 def steps_to_pay(row: pd.Series, steps: float, saved: float) -> bool:
     enough = steps * saved >= row["compile_s"] * (1 - 1e-6)
     return enough and (steps == 1 or (steps - 1) * saved < row["compile_s"] * (1 + 1e-6))
+
+
+def models_compiled(rows: pd.DataFrame, way: str) -> int:
+    """Number of models that this way compiled."""
+    made = rows[rows["compile_s"].notna()]
+    ways = made["execution"].str.replace("compile.*", "torch.compile", regex=True)
+    return made.loc[ways == way, "model"].nunique()
 
 
 def end_to_end(rows: pd.DataFrame, size: int, column: str = "whole_s") -> bool:
@@ -338,9 +346,12 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["participants"] == 2 and said["runs"] == rows["run"].nunique()
     ),
     ("execution_speed", "finding"): lambda rows, said: extremes(rows, said),
-    ("execution_speed", "pays"): lambda _, said: steps_to_pay(**said),
+    ("execution_speed", "pays"): lambda rows, said: (
+        steps_to_pay(said["row"], said["steps"], said["saved"])
+        and said["count"] <= said["total"] == models_compiled(rows, said["way"])
+    ),
     ("execution_speed", "never"): lambda rows, said: (
-        said["count"] <= said["total"] == rows["compile_s"].notna().sum()
+        said["total"] == models_compiled(rows, said["way"])
     ),
     ("precision_speed", "finding"): lambda rows, said: extremes(rows, said),
     ("precision_speed", "beyond"): lambda _, said: said["row"]["speedup"] > said["row"]["possible"],
@@ -425,6 +436,11 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and said["exact"]["error"] == same(rows, said["fast"], "machine")["error"].min()
         and set(said["others"].split(", ")) < {*rows["precision"]} - {said["fast"]["precision"]}
     ),
+    ("matmul_precision", "finding_once"): lambda rows, said: (
+        said["fast"]["tflop_s"] == same(rows, said["fast"], "machine")["tflop_s"].max()
+        and said["exact"]["error"] == same(rows, said["fast"], "machine")["error"].min()
+        and said["others"]
+    ),
     ("matmul_shapes", "finding"): lambda rows, said: (
         said["best"]["kernel"] == said["worst"]["kernel"]
         and said["best"]["share_of_measured_percent"] == rows["share_of_measured_percent"].max()
@@ -459,8 +475,10 @@ CLAIMS: dict[tuple[str, str], Claim] = {
     ("model_parallel", "fastest"): lambda rows, said: (
         said["row"]["speedup"] == rows.loc[rows["split"] != "none", "speedup"].max()
     ),
-    ("model_parallel", "sends"): lambda _, said: (
-        (said["row"]["split"], said["pipeline"]["split"]) == ("tensor", "pipeline")
+    ("model_parallel", "sends"): lambda rows, said: (
+        said["sent"] in {*rows.loc[rows["split"] == "tensor", BYTES_SENT].to_numpy().flat}
+        and said["in_pipeline"]
+        in {*rows.loc[rows["split"] == "pipeline", BYTES_SENT].to_numpy().flat}
     ),
     ("mfu_versus_utilization", "finding"): lambda rows, said: lead(rows, said),
     ("mfu_versus_utilization", "finding_same"): lambda rows, said: (
@@ -547,7 +565,8 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and said["small"]["model"] == said["large"]["model"]
         and near(said["small"]["tokens_per_j"] * said["factor"], said["large"]["tokens_per_j"])
         and near(
-            said["large"]["tokens_per_j"] * said["large"]["power_w"], said["large"]["tokens_per_s"]
+            said["large"]["tokens_per_j"] * said["large"]["energy_j"],
+            said["large"]["tokens_per_s"] * said["large"]["time_s"],
         )
     ),
     ("training_phases", "faster"): lambda _, said: (

@@ -23,17 +23,20 @@ def compiled(tmp_path, *rows: dict) -> dict[str, list[dict]]:
 
 def test_compiling_pays_after_its_time_divided_by_what_a_step_saves(tmp_path):
     told = compiled(tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5))
-    longest, [pays] = told["compiled"][0]["row"], told["pays"]
+    longest, [pays, traced] = told["compiled"][0]["row"], told["pays"]
     assert (longest["execution"], longest["compile_s"]) == ("compile", 20)
     assert pays["row"]["execution"] == "compile"
+    assert (traced["row"]["execution"], traced["steps"]) == ("trace", 50)
     assert (pays["steps"], pays["saved"]) == (1000, pytest.approx(0.02))
+    assert (pays["way"], pays["count"], pays["total"]) == ("torch.compile", 1, 1)
 
 
 def test_what_is_no_faster_never_pays(tmp_path):
     equal = compiled(tmp_path, made("eager", 0.01), made("compile", 0.01))
-    assert equal["never"] == [{"count": 1, "total": 1}]
+    assert equal["never"] == [{"way": "torch.compile", "total": 1}]
     mixed = compiled(tmp_path, made("eager", 0.02), made("compile", 0.01), made("trace", 0.03, 0.5))
-    assert mixed["never"] == [{"count": 1, "total": 2}]
+    assert mixed["never"] == [{"way": "trace", "total": 1}]
+    assert mixed["pays"][0]["way"] == "torch.compile"
     met = made("eager", 0.02, time_ci_low_s=0.009, time_ci_high_s=0.03)
     within = compiled(
         tmp_path, met, made("compile", 0.01, time_ci_low_s=0.008, time_ci_high_s=0.012)

@@ -267,6 +267,29 @@ def test_a_series_is_named_once_and_a_loss_is_no_gain(few):
     assert heard_of(time_by_batch_size, falling)["falling"] == [{"count": 1}]
 
 
+def test_a_series_that_is_not_ranked_is_named_with_its_gain(few):
+    rows = time_by_batch_size.rows(few)
+    rows = rows[(rows["model"] == "resnet18") & (rows["machine"] == rows["machine"].iloc[0])]
+    series = rows[(rows["mode"] == "training") & rows["precision"].isin(["fp32", "bf16"])]
+    faulty = (series["precision"] == "bf16") * 1e6
+    told = heard_of(time_by_batch_size, series.assign(page_faults_per_s=faulty, page_fault_s=1e-6))
+    [unranked] = told["unranked_run"]
+    assert unranked["small"]["precision"] == "bf16"
+    ends = unranked["large"], unranked["small"]
+    assert unranked["gain"] == ends[0]["samples_per_s"] / ends[1]["samples_per_s"]
+    assert len(told["unranked"]) == 1
+
+
+@pytest.mark.parametrize(("half", "is_known"), [(0.17, True), (0.30, False)])
+def test_two_ends_differ_if_the_interval_of_their_ratio_says_so(half, is_known):
+    """At 17 % the intervals of the two speeds overlap, and that of their ratio excludes 1."""
+    ends = []
+    for speed in (1184.0, 897.0):
+        made = {"samples_per_s": speed, "time_s": 1.0, "time_ci_low_s": 1 / (1 + half)}
+        ends.append(pd.Series(made | {"time_ci_high_s": 1 + half}))
+    assert time_by_batch_size._is_known(*ends) == is_known
+
+
 def test_a_gain_above_peaks_and_bytes_is_flagged(few):
     rows = precision_speed.rows(few)
     flags = {"beyond", "further"}
@@ -336,6 +359,11 @@ def test_integers_cost_the_rounding_of_their_operands():
     vague = rows.assign(time_s=1.0, time_ci_low_s=0.75, time_ci_high_s=1.3)
     [tied] = heard_of(matmul_precision, vague)["finding_tied"]
     assert tied["others"] == "bf16", "fp32 is slower within any interval"
+    single = vague.assign(time_ci_low_s=float("nan"), time_ci_high_s=float("nan"))
+    single = single.assign(tflop_s=single["tflop_s"].where(single["precision"] == "int8", 850.0))
+    told = heard_of(matmul_precision, single)
+    assert "finding_tied" not in told, "an assumed interval gives no tie"
+    assert {said["less"] for said in told["measured_less"]} == {100 * (1 - 850 / 900)}
 
 
 @pytest.mark.parametrize("name", ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"])
@@ -918,6 +946,7 @@ def pair(**more):
     shared = {"machine": "here", "recorded": False, "mode": "training", "precision": "bf16"}
     shared |= {"time_s": 0.1, "time_s_base": 0.3, "mfu_percent": 20.0, "mfu_percent_base": 20.0}
     shared |= {"possible": 4.0, "speedup_low": 1.2, "speedup_high": 4.0}
+    shared |= {"workload": "training", "execution": "eager", "batch_size": 8, "sequence_length": 0}
     faulty = shared | {"model": "faulty", "speedup": 3.0} | more
     return pd.DataFrame([faulty, shared | {"model": "sound", "speedup": 1.5}])
 

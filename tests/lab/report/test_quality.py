@@ -47,6 +47,15 @@ def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
     assert [*worst["row"][["change_half_points", "time_percent"]]] == [0.5, 10]
 
 
+def test_ways_that_could_be_as_fast_are_named_beside_the_fastest(tmp_path):
+    rows = row(), row("pooled", 94.8, 70, 300), row("bf16", 95.0, 72), row("structured", 94.9, 90)
+    told = said(tmp_path, *rows)
+    assert told["finding"][0]["row"]["compression"] == "pooled"
+    assert [way["row"]["compression"] for way in told["as_fast_way"]] == ["bf16"]
+    slower = said(tmp_path, row(), row("pooled", 94.8, 40), row("bf16", 90.0, 41))
+    assert "as_fast_way" not in slower, "it loses accuracy"
+
+
 def test_each_cheaper_network_has_the_accuracy_of_its_own_technique(tmp_path):
     compressions = ("pooled", "repeatedly_pooled", "separable", "structured")
     judged = [

@@ -36,6 +36,11 @@ def test_one_plain_step_says_what_its_optimiser_takes(tmp_path):
     assert (plain["share"], plain["mfu_percent"]) == (pytest.approx(40), 10)
 
 
+def test_a_technique_of_two_runs_is_said_to_be_their_median(tmp_path):
+    told = said(tmp_path, row(run="one"), row(run="two", time_s=0.012))
+    assert told["medians"] == [{"count": 2}]
+
+
 def test_the_fastest_technique_is_named_and_held_against_plain(tmp_path):
     fused = row(workload="training_adam_fused", time_s=0.007, optimiser_ms=1.0, mfu_percent=14.3)
     several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0)

@@ -40,6 +40,14 @@ def test_a_gpu_is_told_of_before_a_cpu():
     )
 
 
+def test_the_parts_of_the_whole_are_named_with_copies_only_where_there_are_some():
+    for copies, key in ((None, "without_copies"), (1.0, "with_copies")):
+        whole = TEXT(key)
+        assert whole in transfers.finding(rows("here", {64: 1.0, 128: 1.0}, copies), TEXT)
+    with_copies = transfers.finding(rows("here", {64: 2.0}, copies=1.0), TEXT)
+    assert re.findall(r"[\d.]+ %", with_copies) == ["40 %", "20 %"]
+
+
 def test_sizes_are_compared_in_one_precision():
     """A bf16 matmul is the fastest of its size, and stands beside no fp32 one."""
     products = [

@@ -374,6 +374,28 @@ def test_a_batch_is_recommended_only_where_no_interval_allows_another(half, foun
     assert (str(found[0]) in cell) == (not found[2])
 
 
+def told_of_batches(rows: pd.DataFrame) -> dict[str, list[dict]]:
+    """What is said of recommended batches, by key."""
+    text = Heard("why")
+    why._batch_says(list(why.batches(rows)), text)
+    return dict(text.heard)
+
+
+def test_a_range_is_announced_only_where_one_is_printed():
+    some = told_of_batches(within(0.08, 0.1, 0.106, 0.2))
+    assert some["batch_range"] == [{"count": 1, "total": 1}]
+    every = told_of_batches(within(0.6, 0.1, 0.106, 0.2))
+    assert every["batch_every"] == [{"count": 1, "total": 1}]
+    assert ("batch_every" in some, "batch_range" in every) == (False, False)
+
+
+def test_cases_of_one_size_are_counted_beside_those_of_several():
+    single_case = profile(0.1).assign(model="another")
+    together = pd.concat([profile(0.1, 0.11, 0.2), single_case], ignore_index=True)
+    assert told_of_batches(together)["batch_several"] == [{"swept": 1, "total": 2}]
+    assert "batch_several" not in told_of_batches(profile(0.1, 0.11, 0.2))
+
+
 def test_a_batch_rests_on_doubtful_rows_only_where_too_few_others_are_left():
     rows = profile(0.1, 0.11, 0.2, 0.4)
     doubted = rows.assign(steady=[True, False, True, True])
@@ -441,6 +463,14 @@ def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
     assert [why.largest_that_fits(level, size) for size in (16, 1)] == [2, None]
     (known,) = why.batches(profile(0.1, 0.2))
     assert (known.fits[0], known.at_least) == (13, False)
+    peaks = profile(0.1, 0.2).assign(memory_bytes=[4e9, 6e9])
+    (measured,) = why.batches(peaks)
+    assert measured.fits[0] == 6, "14.4 of 16 GB, by the measured peaks"
+    (level,) = why.batches(peaks.assign(memory_bytes=4e9))
+    assert level.fits[0] == 13, "peaks that do not grow predict nothing"
+    uncounted = peaks.assign(memory_bytes=4e9, predicted_memory_bytes=float("nan"))
+    (level,) = why.batches(uncounted)
+    assert (level.fits[0], level.at_least) == (2, True), "the largest measured one"
     (unknown,) = why.batches(profile(0.1, 0.2).assign(predicted_memory_bytes=float("nan")))
     assert set(unknown.fits) == {None}
 
@@ -526,6 +556,15 @@ def test_a_run_in_bf16_is_named_with_what_is_not_plain():
     assert re.findall(r": ([\d.]+)×", yes) == ["2.00"]
     assert re.findall(r": ([\d.]+)×", no) == ["0.500"]
     assert (autocast in yes, autocast in no) == (False, True)
+
+
+def test_real_models_are_told_of_before_synthetic_loads():
+    steps = []
+    for model, time in (("wide_linear", 0.01), ("simple_cnn", 0.05)):
+        steps.append(profile(0.1).assign(model=model))
+        steps.append(profile(time, precision="bf16").assign(model=model))
+    says = answered(*steps)[-1]["says"]
+    assert re.findall(r": ([\d.]+)×", says) == ["2.00", "10.0"]
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])

@@ -101,6 +101,7 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     }
     key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
     sentences = [text(key, **named, best=_gain(best, text), worst=_gain(worst, text))]
+    sentences += _at_other_lengths(best, rows, axis, text)
     sentences += selection.unranked_words(_is_sound(rows), text)
     least = rows["speedup_low"]
     beyond = (least / rows["possible"]).where(rows["speedup"] / rows["possible"] > MARGIN)
@@ -127,11 +128,34 @@ def times(speedup: float, text: Texts) -> str:
 
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
-    """Name of a run, with its machine if there are several."""
-    words = [text.name("mode", row["mode"]), text.name(axis, row[axis])]
+    """Name of a run, with its batch and tokens, and its machine if there are several."""
+    words = [text.name("mode", row["mode"]), text.name(axis, row[axis]), *_sizes(row, text)]
     if rows["machine"].nunique() > 1:
         words.append(row["machine"])
     return f"{row['model']} ({', '.join(words)})"
+
+
+def _sizes(row: pd.Series, text: Texts) -> list[str]:
+    """Batch and, of a language model, tokens of a run, in words."""
+    words = text.within("why")
+    sizes = [words("batch", batch_size=int(row["batch_size"]))]
+    if row["sequence_length"] > 0:
+        sizes.append(words("tokens", length=int(row["sequence_length"])))
+    return sizes
+
+
+def _at_other_lengths(best: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> list[str]:
+    """Sentence on the speedups of the best run's model with other numbers of tokens; empty if there
+    are none."""
+    keys = ["machine", "model", "workload", "mode", "precision", "execution"]
+    same = (rows[[*keys, axis]] == best[[*keys, axis]]).all(axis=1)
+    others = []
+    for _, row in rows[same].drop(best.name).sort_values("speedup").iterrows():
+        setting = ", ".join(_sizes(row, text))
+        others.append(text("at_length", times=significant(row["speedup"]), setting=setting))
+    if not others:
+        return []
+    return [text("at_other_lengths", model=best["model"], others="; ".join(others))]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:

@@ -16,19 +16,24 @@ AGREES_WITHIN = 1.0  # percent
 def rows(tables: Tables) -> DataFrame:
     """Selects the MOST models on which tools disagree most, the largest deviation last. `run` names
     tool and model, as one run has all tools. Synthetic loads are drawn only if there is nothing
-    else."""
+    else. `synthetic` and `undrawn` are the numbers of their counts and of other models'."""
     counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
+    every = len(counted)
     counted = selection.pick(counted, "synthetic")
+    synthetic = every - len(counted)
     off = counted["deviation_percent"].abs().groupby(counted["model"])
     counted = counted.assign(off=off.transform("max"))
     counted = counted.sort_values(["off", "model", "counter"], kind="stable")
     shown = counted["model"].drop_duplicates()[-MOST:]
-    counted = counted[counted["model"].isin(shown)]
-    return counted.assign(run=counted["counter"] + ", " + counted["model"])
+    drawn = counted[counted["model"].isin(shown)]
+    undrawn = len(counted) - len(drawn)
+    names = drawn["counter"] + ", " + drawn["model"]
+    return drawn.assign(run=names, synthetic=synthetic, undrawn=undrawn)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentence on the largest deviation and its explanation, and on how many counts agree."""
+    """Sentences on the largest deviation and its explanation, on how many counts agree, and on those
+    left out."""
     off = rows["deviation_percent"].abs()
     worst = rows.loc[off.idxmax()]
     counts = {
@@ -36,12 +41,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "count": len(rows),
         "within": AGREES_WITHIN,
     }
-    return text(
-        "finding",
-        **counts,
-        worst=worst,
-        explanation=verdicts.message(worst["explanation"], text.language),
-    )
+    explanation = verdicts.message(worst["explanation"], text.language)
+    sentences = [text("finding", **counts, worst=worst, explanation=explanation)]
+    for key, column in {"synthetic": "synthetic", "others": "undrawn"}.items():
+        if worst[column]:
+            sentences.append(text(key, count=int(worst[column])))
+    return " ".join(sentences)
 
 
 def _order(rows: DataFrame) -> list[str]:

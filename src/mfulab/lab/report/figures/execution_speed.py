@@ -14,6 +14,7 @@ TOPIC = "execution"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
 REASONS = selection.FIRST_PANEL
+COMPILE = "torch.compile"  # in all of its modes
 ROUNDING = 1e-9  # rounding error of a number of steps
 
 
@@ -29,23 +30,34 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the largest gain and loss, the longest compilation, when compiling pays off, and
-    how often it never does."""
+    """Sentences on the largest gain and loss, the longest compilation, and for how many models each
+    way to compile pays off."""
     sentences = [relative.finding(rows, text, "execution")]
     made = rows[rows["compile_s"].notna()]
     if made.empty:
         return sentences[0]
     sentences.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
+    is_compile = made["execution"].str.startswith("compile")
+    ways = made["execution"].mask(is_compile, COMPILE)
+    for way in sorted(ways.unique(), key=lambda way: (way != COMPILE, way)):
+        sentences.append(_pays(made[ways == way], way, text))
+    return " ".join(sentences)
+
+
+def _pays(made: DataFrame, way: str, text: Texts) -> str:
+    """Sentence on for how many models one way to compile pays off, and for which last."""
+    name = way if way == COMPILE else text.name("execution", way)
+    models = made["model"].nunique()
     saved = made["time_s_base"] - made["time_s"]
     saved = saved.where(made["speedup_low"] > 1)
     steps = made["compile_s"] / saved[saved > 0]
     steps = np.ceil(steps - ROUNDING).clip(lower=1).dropna()
-    for slowest, most in steps.nlargest(1).items():
-        sentences.append(text("pays", row=made.loc[slowest], steps=most, saved=saved[slowest]))
-    never = len(made) - len(steps)
-    if never:
-        sentences.append(text("never", count=never, total=len(made)))
-    return " ".join(sentences)
+    if steps.empty:
+        return text("never", way=name, total=models)
+    last = steps.idxmax()
+    paid = made.loc[steps.index, "model"].nunique()
+    values = {"row": made.loc[last], "steps": steps[last], "saved": saved[last]}
+    return text("pays", way=name, count=paid, total=models, **values)
 
 
 draw = partial(relative.draw, axis="execution")

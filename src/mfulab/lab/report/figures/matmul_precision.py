@@ -4,11 +4,12 @@ The error is relative to operands that were never rounded. A row holds the error
 operands; the error of rounding them is the same on every device, and is computed here.
 """
 
+import pandas as pd
 from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Texts, matmuls, specs, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 from mfulab.measurements.number_formats.operands import product_error
 
 TOPIC = "precision"
@@ -41,20 +42,33 @@ def rows(tables: Tables) -> DataFrame:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence that compares the fastest format with the most exact one, on the machine of the
-    fastest. Formats that could be as fast are named."""
+    fastest. Formats that could be as fast are named; by how much they are slower, if single
+    processes measured them."""
     fast = rows.loc[rows["tflop_s"].idxmax()]
     here = rows[rows["machine"] == fast["machine"]]
     exact = here.loc[here["error"].idxmin()]
     errors = {"fast_error": f"{fast['error']:.1e}", "exact_error": f"{exact['error']:.1e}"}
-    as_fast = claims.ties(here, fast, "tflop_s")["precision"]
-    names = ", ".join(specs.names("precision", as_fast, text))
+    as_fast = claims.ties(here, fast, "tflop_s")
+    names = ", ".join(specs.names("precision", as_fast["precision"], text))
+    both = pd.concat([as_fast, fast.to_frame().T])
     if fast.name == exact.name:
         key = "finding_same"
+    elif names and both["time_ci_low_s"].isna().any():
+        # Without several processes the interval is assumed, and so gives no tie.
+        key = "finding_once"
+        names = "; ".join(_less(row, fast, text) for _, row in as_fast.iterrows())
     elif names:
         key = "finding_tied"
     else:
         key = "finding"
     return text(key, fast=fast, exact=exact, others=names, **errors)
+
+
+def _less(row: Series, fast: Series, text: Texts) -> str:
+    """By how much less a format measured than the fastest one."""
+    name = text.name("precision", row["precision"])
+    less = 100 * (1 - row["tflop_s"] / fast["tflop_s"])
+    return text("measured_less", precision=name, less=less)
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

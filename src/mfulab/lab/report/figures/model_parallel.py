@@ -1,6 +1,8 @@
 """A model split over ranks: the share of a step that a pipeline idles, and the speed of each
 split."""
 
+import pandas as pd
+
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style, ticks
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, one_each, with_machine
@@ -21,9 +23,18 @@ def rows(tables: Tables) -> DataFrame:
     if split.empty:
         return split
     split = selection.one_machine(split)
-    split = split[split["model"] == split["model"].mode()[0]]
+    split = _by_times(split[split["model"] == split["model"].mode()[0]])
     keys = ["machine", "model", "batch_size", "split", "micro_batches", "ranks"]
     return one_each(split, keys).sort_values(["split", "micro_batches"])
+
+
+def _by_times(split: DataFrame) -> DataFrame:
+    """Makes each speedup that of the times in the table: that on one rank ÷ that of the split. A
+    row without a time on one rank keeps the speedup of its own process."""
+    keys = ["machine", "model", "batch_size"]
+    alone = split[split["split"] == "none"].groupby(keys)["time_s"].median().rename("one_rank_s")
+    alone_s = split.join(alone, on=keys)["one_rank_s"]
+    return split.assign(speedup=(alone_s / split["time_s"]).fillna(split["speedup"]))
 
 
 def name(row: Series, text: Texts) -> str:
@@ -60,8 +71,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if fastest is not None:
         sentences.append(text("fastest", name=name(fastest, text), row=fastest))
     for _, row in rows[rows["split"] == "tensor"].head(1).iterrows():
-        sentences.append(text("sends", row=row, pipeline=first))
+        sentences.append(text("sends", sent=_sent(row), in_pipeline=_sent(first)))
     return " ".join(sentences)
+
+
+def _sent(row: Series) -> float:
+    """Bytes that a rank sends in a step, measured; predicted if they were not measured."""
+    if pd.notna(row["sent_bytes"]) and row["sent_bytes"] > 0:
+        return float(row["sent_bytes"])
+    return float(row["predicted_sent_bytes"])
 
 
 def _fastest(rows: DataFrame) -> Series | None:

@@ -66,6 +66,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     ]
     best = [text("finding", row=row, span=_span(row)) for _, row in accurate.iterrows()]
     sentences += best or [text("none_kept", count=len(ways))]
+    sentences += _as_fast(accurate, ways, text)
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
         reach = ""
@@ -78,6 +79,19 @@ def finding(rows: DataFrame, text: Texts) -> str:
     for _, row in fewer.iterrows():
         sentences.append(text("fewer", row=row, span=_span(row)))
     return " ".join(sentences)
+
+
+def _as_fast(accurate: DataFrame, ways: DataFrame, text: Texts) -> list[str]:
+    """Sentence on other ways that keep the accuracy and whose intervals of time reach into that of
+    the fastest one; empty if there are none."""
+    others = ways[ways["faster"] & ~ways["worse"]].drop(accurate.index)
+    reached = others["time_low_percent"] <= accurate["time_high_percent"].max()
+    names = []
+    for _, row in others[reached].sort_values("time_percent").iterrows():
+        names.append(text("as_fast_way", row=row, span=_span(row)))
+    if not names:
+        return []
+    return [text("as_fast_ways", others=", ".join(names))]
 
 
 def _span(row: Series) -> str:

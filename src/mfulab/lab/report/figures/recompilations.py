@@ -18,7 +18,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the run with the most compilations, on eager, and on the same model's run with
+    """Sentences on the run with the most compilations, on eager with this
+    and other models, and on the same model's run with
     the fewest."""
     compiled = rows.dropna(subset=["recompilations"]).sort_values(["recompilations", "varied_s"])
     if compiled.empty:
@@ -27,7 +28,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     sentences = [text("finding", row=worst)]
     same = rows["model"] == worst["model"]
     for _, row in rows[same & (rows["execution"] == "eager")].head(1).iterrows():
-        sentences.append(text("eager", row=row))
+        others = rows.loc[~same & (rows["execution"] == "eager"), "varied_s"]
+        key = "eager_others" if len(others) else "eager"
+        ends = {"low": others.min(), "high": others.max()}
+        sentences.append(text(key, row=row, count=len(others), **ends))
     best = compiled[compiled["model"] == worst["model"]].iloc[0]
     if best["recompilations"] < worst["recompilations"]:
         key = "best_never"

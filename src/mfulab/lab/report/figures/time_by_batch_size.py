@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from mfulab.lab.report import claims, frames, selection, trust
 from mfulab.lab.report.drawing import Texts, curves, specs, style, ticks
 from mfulab.lab.report.frames import INTERVAL, DataFrame, Series, Tables, ok, those, with_machine
+from mfulab.mfu.utilization import quotient_interval
 
 TOPIC = "batch_size"
 ORDER = 0
@@ -14,6 +15,7 @@ CLAIM = claims.rising("samples_per_s", curves.KEYS, "batch_size")
 MODES = ("training", "inference")  # other modes are in the figure `decoding`
 ENDS_MS = ("time_ci_low_ms", "time_ci_high_ms")
 MOST_LINES = 14  # of a panel, so that each has room for its name
+MOST_NAMED = 3  # series that are named because they are not ranked
 MOST_REACH = 4.0  # factor beyond the slowest step that a panel shows of an interval
 LINE = [key for key in curves.KEYS if key != "machine"]
 
@@ -72,10 +74,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     first = first[paired]
     last = last[paired]
     sound = frames.comparable(first) & frames.comparable(last)
-    first = frames.preferred(first, sound)
-    last = frames.preferred(last, sound)
-    sentences = _gains(first, last, text)
-    sentences += selection.unranked_words(sound, text)
+    sentences = _gains(frames.preferred(first, sound), frames.preferred(last, sound), text)
+    if not sound.any():
+        return " ".join([*sentences, text("faulty")])
+    sentences += _unranked(first[~sound], last[~sound], text)
     falling = int(trust.falling(rows).sum())
     if falling:
         sentences.append(text("falling", count=falling))
@@ -104,10 +106,31 @@ def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
     return words
 
 
+def _unranked(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
+    """Sentence that names series that may not be ranked, with their gains; empty if there are
+    none."""
+    gain = (last["samples_per_s"] / first["samples_per_s"]).sort_values(ascending=False)
+    named = []
+    for at in gain.index[:MOST_NAMED]:
+        named.append(text("unranked_run", **_gain(at, first, last, gain, text)))
+    if not named:
+        return []
+    runs = "; ".join(named)
+    if len(gain) > MOST_NAMED:
+        runs += text.within("why")("and_more", count=len(gain) - MOST_NAMED)
+    return [text("unranked", runs=runs)]
+
+
 def _is_known(first: Series, last: Series) -> bool:
-    """True if the speeds of a series' ends differ in either direction."""
-    ends = (first, last), (last, first)
-    return any(claims.differs(low, high, "samples_per_s") for low, high in ends)
+    """True if the speeds of a series' ends differ: 1 is outside the interval of their ratio, as in
+    the figures of speedups."""
+    if first.get(trust.DOUBTS) or last.get(trust.DOUBTS):
+        return False
+    ratio = last["samples_per_s"] / first["samples_per_s"]
+    spreads = claims.spreads(pd.DataFrame([first, last]))
+    before, after = ((1.0, 1 / spread, spread) for spread in spreads)
+    low, high = quotient_interval(ratio, [after], [before])
+    return low is None or high is None or not low <= 1 <= high
 
 
 def _gain(

@@ -11,11 +11,11 @@ REASONS = selection.BESIDE_ONE
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects runs of language models whose power was measured, in series of at least two batch
-    sizes. `tokens_per_j` are tokens/s ÷ W."""
-    steps = with_machine(tables, ok(tables["profile"], "tokens_per_s", "power_w"))
-    steps = steps[(steps["tokens_per_s"] > 0) & (steps["power_w"] > 0)]
-    tokens_per_j = steps["tokens_per_s"] / steps["power_w"]
+    """Selects runs of language models whose energy was measured, in series of at least two batch
+    sizes. `tokens_per_j` are the tokens of a step ÷ its energy, as FLOPs per joule are."""
+    steps = with_machine(tables, ok(tables["profile"], "tokens_per_s", "time_s", "energy_j"))
+    steps = steps[(steps["tokens_per_s"] > 0) & (steps["energy_j"] > 0)]
+    tokens_per_j = steps["tokens_per_s"] * steps["time_s"] / steps["energy_j"]
     return curves.series(steps.assign(tokens_per_j=tokens_per_j))
 
 
@@ -47,7 +47,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
 draw = specs.Lines(
     x="batch_size",
     y="tokens_per_j",
-    told=("tokens_per_s", "power_w", "tokens_per_j"),
+    told=("tokens_per_s", "energy_j", "tokens_per_j"),
     x_label="batch_size",
     y_label="tokens",
     by=curves.KEYS,

@@ -50,7 +50,9 @@ def rows(tables: Tables) -> DataFrame:
     if not (plain["precision"] == "fp32").any():
         usual = plain["precision"].mode()[0]
     keys = [*CASE, "sequence_length"]
-    timed = one_each(timed, [*keys, "workload", "precision"])
+    alike = [*keys, "workload", "precision"]
+    timed["medians_of"] = timed.groupby(alike, dropna=False)["time_s"].transform("size")
+    timed = one_each(timed, alike)
     timed["is_plain"] = (timed["workload"] == PLAIN) & (timed["precision"] == usual)
     timed = against(
         timed, timed[timed["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes"
@@ -123,6 +125,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
         alike = int((~others["apart"]).sum())
         if alike:
             sentences.append(text("overlaps", count=alike, total=len(others)))
+    most = int(rows["medians_of"].max())
+    if most > 1:
+        sentences.append(text("medians", count=most))
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
     more = again["hfu_percent"] / again["mfu_percent"]
     if more.notna().any():

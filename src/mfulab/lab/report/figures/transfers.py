@@ -34,7 +34,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     part = longest.removesuffix(" %")
     share = parts.loc[small.name, longest]
     key = "finding_one" if len(here) == 1 else "finding"
-    return text(key, small=small, large=here.iloc[-1], part=text(part), share=share)
+    copied = small[["host_to_device_s", "device_to_host_s"]].notna().any()
+    whole = text("with_copies" if copied else "without_copies")
+    values = {"small": small, "large": here.iloc[-1], "part": text(part), "share": share}
+    return text(key, whole=whole, **values)
 
 
 def _shares(here: DataFrame) -> DataFrame:

@@ -93,11 +93,9 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
         return
     cases = timed[curves.KEYS].to_dict("records")
     number = timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
-    sizes, speeds, memory, unsure = (
-        timed[["batch_size", "samples_per_s", "predicted_memory_bytes", "unsure"]]
-        .to_numpy(dtype=float)
-        .T
-    )
+    columns = ["batch_size", "samples_per_s", "memory_bytes", "predicted_memory_bytes", "unsure"]
+    cells = timed.reindex(columns=columns).to_numpy(dtype=float)
+    sizes, speeds, peaks, counted, unsure = cells.T
     lows, highs = claims.ends_of(timed, "samples_per_s").to_numpy().T
     order = np.lexsort((sizes, number))
     starts = np.flatnonzero(np.diff(number.iloc[order])) + 1
@@ -106,10 +104,7 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
         could, surely = knee(lows[by_size], highs[by_size])
         case = tuple(map(str, cases[last].values()))
         beyond = [size for size in too_large_sizes.get(case, ()) if size > sizes[last]]
-        predicted = []
-        for index in by_size:
-            if not np.isnan(memory[index]):
-                predicted.append((sizes[index], memory[index]))
+        predicted = _memory_by_size(sizes[by_size], peaks[by_size], counted[by_size])
         too_large = None
         if beyond:
             too_large = int(min(beyond))
@@ -128,6 +123,27 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
             fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
             at_least=not bytes_a_sample(predicted),
         )
+
+
+def _memory_by_size(
+    sizes: np.ndarray, peaks: np.ndarray, counted: np.ndarray
+) -> list[tuple[float, float]]:
+    """Batch sizes with their memory: the measured peaks if each size has one and they rise, else
+    the counted memory. Peaks of some sizes count where nothing was counted."""
+    measured = _known(sizes, peaks)
+    rise = len(sizes) == 1 or bytes_a_sample(measured)
+    if len(measured) == len(sizes) and rise:
+        return measured
+    return _known(sizes, counted) or measured
+
+
+def _known(sizes: np.ndarray, memory: np.ndarray) -> list[tuple[float, float]]:
+    """Batch sizes with their memory, where it is known."""
+    found = []
+    for size, taken in zip(sizes, memory, strict=True):
+        if taken > 0:
+            found.append((size, taken))
+    return found
 
 
 def _timed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -571,9 +587,9 @@ def _turn(batch: Batch, text: Texts) -> tuple[bool, bool]:
 
 
 def _with_rest(says: str, count: int, text: Texts) -> str:
-    """The sentences on `count` cases, and how many of these the table below does not list."""
+    """The sentences on `count` cases, and how many of these the table below lists."""
     if count > LISTED:
-        return f"{says} {text('cases_in_rows', count=count - LISTED)}"
+        return f"{says} {text('batch_listed', listed=LISTED, total=count)}"
     return says
 
 
@@ -650,7 +666,10 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
     if not swept:
         return text("batch_single")
     counts = {
-        "batch_range": sum(batch.batch_size != batch.up_to for batch in swept),
+        "batch_range": sum(
+            batch.batch_size != batch.up_to and not batch.is_open for batch in swept
+        ),
+        "batch_every": sum(batch.is_open for batch in swept),
         "batch_rising": sum(batch.rising for batch in swept),
         "batch_lost": sum(batch.too_large is not None for batch in swept),
         "batch_doubtful": sum(batch.is_doubtful for batch in swept),
@@ -659,7 +678,10 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
     for key, count in counts.items():
         if count:
             more.append(text(key, count=count, total=len(swept)))
-    return " ".join([text("batch_says", share=percent(100 * KNEE)), *more])
+    sentences = [text("batch_says", share=percent(100 * KNEE))]
+    if len(swept) < len(recommended):
+        sentences.append(text("batch_several", swept=len(swept), total=len(recommended)))
+    return " ".join([*sentences, *more])
 
 
 def _fits_says(recommended: list[Batch], text: Texts) -> str:
@@ -673,6 +695,9 @@ def _fits_says(recommended: list[Batch], text: Texts) -> str:
     card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
     count = sum(bool(batch.fits[0]) for batch in with_fits)
     sentences = [text("fits_says", count=count, total=len(with_fits), **card)]
+    without = len(recommended) - len(with_fits)
+    if without:
+        sentences.append(text("fits_without", without=without, all=len(recommended)))
     never = [batch.case for batch in with_fits if not any(batch.fits)]
     if never:
         model = never[0]["model"]
@@ -714,12 +739,14 @@ def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
     """One line each: whether bf16 is emulated, then the runs for which it is worth it or not, best
-    first."""
+    first. Synthetic loads come last."""
     if pairs.empty:
         return text("bf16_unknown")
+    pairs = pairs.assign(is_load=selection.is_synthetic(pairs))
     sentences = []
     for worth in WORTH:
-        here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
+        here = pairs[pairs["worth"] == worth]
+        here = here.sort_values(["is_load", "speedup"], ascending=[True, False])
         runs = []
         for row in here.head(4).to_dict("records"):
             setting = []
