@@ -327,7 +327,7 @@ def test_words_follow_their_number():
 )
 def test_durations_are_written_as_korean_does(seconds, korean):
     duty = SimpleNamespace(runs=1, total_s=seconds, duty_percent=50)
-    assert f"걸린 시간 {korean} 중" in Texts("ko", "page")("duty_cycle", duty=duty)
+    assert f" {korean}이며" in Texts("ko", "page")("duty_cycle", duty=duty)
 
 
 def test_values_without_a_word_stay_themselves():
