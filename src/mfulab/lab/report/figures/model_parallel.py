@@ -33,8 +33,8 @@ def _by_times(split: DataFrame) -> DataFrame:
     row without a time on one rank keeps the speedup of its own process."""
     keys = ["machine", "model", "batch_size"]
     alone = split[split["split"] == "none"].groupby(keys)["time_s"].median().rename("one_rank_s")
-    alone_s = split.join(alone, on=keys)["one_rank_s"]
-    return split.assign(speedup=(alone_s / split["time_s"]).fillna(split["speedup"]))
+    of_one_rank_s = split.join(alone, on=keys)["one_rank_s"]
+    return split.assign(speedup=(of_one_rank_s / split["time_s"]).fillna(split["speedup"]))
 
 
 def name(row: Series, text: Texts) -> str:
