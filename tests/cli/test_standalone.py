@@ -152,6 +152,18 @@ def test_several_runs_are_forked_from_one_warm_worker(words, outer, counts, monk
     assert all(work.split()[0] == "rows" for work in started)
 
 
+@pytest.fixture
+def measured(monkeypatch):
+    """The runs that the command would measure."""
+    runs = []
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(standalone.lifetime, "start", lambda work: None)
+    monkeypatch.setattr(standalone.atexit, "register", lambda call: None)
+    monkeypatch.setattr(standalone, "_measure", lambda run, *_: runs.append(run))
+    monkeypatch.setattr(standalone, "_joined", lambda *_: [])
+    return runs
+
+
 @pytest.mark.parametrize(
     ("words", "axis", "expected"),
     [
@@ -172,25 +184,13 @@ def test_several_runs_are_forked_from_one_warm_worker(words, outer, counts, monk
         ),
     ],
 )
-def test_a_sweep_measures_the_asked_combinations_and_no_others(words, axis, expected, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    measured = []
-    monkeypatch.setattr(standalone.lifetime, "start", lambda work: None)
-    monkeypatch.setattr(standalone.atexit, "register", lambda call: None)
-    monkeypatch.setattr(standalone, "_measure", lambda run, *_: measured.append(run))
-    monkeypatch.setattr(standalone, "_joined", lambda *_: [])
+def test_a_sweep_measures_the_asked_combinations_and_no_others(words, axis, expected, measured):
     step, *overrides = words
     assert main(["run", step, "-m", "device=cpu", *overrides]) == 0
     assert [run.config[axis] for run in measured if run.step == step] == expected
 
 
-def test_a_named_experiment_keeps_its_own_axes_in_a_sweep(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    measured = []
-    monkeypatch.setattr(standalone.lifetime, "start", lambda work: None)
-    monkeypatch.setattr(standalone.atexit, "register", lambda call: None)
-    monkeypatch.setattr(standalone, "_measure", lambda run, *_: measured.append(run))
-    monkeypatch.setattr(standalone, "_joined", lambda *_: [])
+def test_a_named_experiment_keeps_its_own_axes_in_a_sweep(measured):
     words = ["experiment=quickstart", "device=cpu", "kernel=torch", "precision=fp32"]
     assert main(["run", "bench_matmul", "-m", *words]) == 0
     sizes = [run.config["size"] for run in measured if run.step == "bench_matmul"]

@@ -24,8 +24,7 @@ OF_TRACES = {
     "busy_not_useful": "see_operators",
     "not_explained": "see_operators",
 }
-# What the update's operators are told, since a compiled model leaves them as they are: by optimiser,
-# the line of a loop. torch's names of the fused ones begin with `_fused`.
+# By optimiser: the line of a user's loop that fuses its update. A compiled model leaves it as it is.
 FUSED = {
     "adam": "torch.optim.Adam(..., fused=True)",
     "adamw": "torch.optim.AdamW(..., fused=True)",
@@ -206,7 +205,9 @@ def _others(row: Row, cause: str) -> list[tuple[str, str]]:
         return [("otherwise_compiled", cause), *usual]
     if is_slow_update(row):
         return [("otherwise_operators", "update")]
-    kind = kind_of_operator(row).replace("update", "others")
+    kind = kind_of_operator(row)
+    if kind == "update":  # which is fused already
+        kind = "others"
     if cause == "other_operators" and kind:
         return [("otherwise_operators", kind)]
     return usual

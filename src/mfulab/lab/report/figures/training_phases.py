@@ -15,6 +15,7 @@ from mfulab.lab.report.frames import (
     preferred,
     steps,
 )
+from mfulab.mfu.three_lines import PHASES_MS
 
 TOPIC = "training"
 ORDER = 0
@@ -22,9 +23,8 @@ CLAIM = claims.side_of("relative", 100.0)
 # Synthetic loads are included: a single layer can be trained too.
 REASONS = ("contradict", "doubtful", "unsure", "recorded", "elsewhere")
 PLAIN = "training"  # workload that others are compared with, in fp32 if measured
-WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(
-    zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True)
+    zip(PHASES_MS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True)
 )
 CASE = ["machine", "model", "batch_size"]
 MOST = 2  # cases, each with a panel
@@ -39,7 +39,7 @@ def rows(tables: Tables) -> DataFrame:
     """Selects eager training steps with phases. `relative` is the time per sample in percent of the
     same model's plain step."""
     timed = steps(
-        tables, *WORDS, "samples_per_s", "mfu_percent", mode="training", execution="eager"
+        tables, *PHASES_MS, "samples_per_s", "mfu_percent", mode="training", execution="eager"
     )
     # Without data loaders, which are in the figure `input`.
     timed = timed[~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])]
@@ -61,7 +61,7 @@ def rows(tables: Tables) -> DataFrame:
     timed = timed.assign(
         relative=relative,
         apart=apart(timed, suffix="_plain", ratio=relative / 100),
-        share=100 * timed["optimiser_ms"] / timed[list(WORDS)].sum(axis=1),
+        share=100 * timed["optimiser_ms"] / timed[list(PHASES_MS)].sum(axis=1),
         precision_differs=timed["precision"] != usual,
     )
     return _of_few_cases(timed)
@@ -158,7 +158,7 @@ def _shown(rows: DataFrame, text: Texts) -> DataFrame:
 
 def _parts(here: DataFrame, longest: float) -> DataFrame:
     """Phases as parts of bars as long as the relative time, cut off at `longest`."""
-    phases = here[[*WORDS]]
+    phases = here[[*PHASES_MS]]
     ends = phases.cumsum(axis=1).mul(here["relative"] / phases.sum(axis=1), axis=0)
     ends = ends.clip(upper=longest)
     return ends.sub(ends.shift(axis=1).fillna(0)).add_suffix(" %")
@@ -178,7 +178,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         here = shown[(shown["case"] == case) & shown["name"].isin(names)]
         here = here.join(_parts(here, longest))
         look: style.Look = {"order": names, "width": 0.8, "labelsize": 9}
-        kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
+        kinds.stacks(axes, here, parts, "name", *PHASES_MS, "relative", "mfu_percent", **look)
         ticks = []
         for tick in (0, 100, 200):
             if tick <= longest:
