@@ -216,7 +216,7 @@ def left_out(name: str, rows: DataFrame, text: Texts) -> str:
 
 
 def selected(name: str, rows: DataFrame, text: Texts) -> str:
-    """Sentence on the rule by which a figure's rows are drawn; empty if its module has none."""
+    """Sentence under a figure, such as the rule by which its rows are drawn; empty if it has none."""
     module = modules()[name]
     if hasattr(module, "selected"):
         return str(module.selected(rows, text))
