@@ -13,7 +13,7 @@ from mfulab.core.columns import BudgetColumns, Joined
 from mfulab.core.rows import COUNTERS, TimedRow, is_json
 from mfulab.lab.tables import columns
 from mfulab.measurements.registry import TABLES
-from mfulab.mfu import ladder
+from mfulab.mfu import ladder, three_lines
 
 PACKAGE = Path(columns.__file__).parents[2]
 NOTEBOOKS = PACKAGE.parents[1] / "notebooks"
@@ -42,6 +42,7 @@ def unread(table: str) -> list[str]:
         return []
     known = {*TimedRow.model_fields, *BudgetColumns.model_fields, *Joined.model_fields, COUNTERS}
     known.update(rung.column for rung in ladder.RUNGS)
+    known.update(three_lines.PHASES_MS)
     known.update(TABLES[table].shown.split())
     found = []
     for name, field in columns.fields(table).items():
