@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import threadpoolctl
@@ -63,6 +63,26 @@ QUICK = Search(
 Matmul = Callable[[], object]
 
 
+class MatmulSample(TypedDict):
+    """One sample of a matmul, as a row: its way (a key of WAYS), shape (MxNxK) and speed."""
+
+    library: str
+    shape: str
+    time_s: float
+    tflop_s: float
+    clock_mhz: NotRequired[float | None]  # of a GPU
+    burst: NotRequired[bool]  # True if a GPU's clock had not settled
+
+
+class TriadSample(TypedDict):
+    """One sample of the memory's bandwidth, as a row."""
+
+    elements: int
+    time_s: float
+    gb_s: float
+    clock_mhz: NotRequired[float | None]  # of a GPU
+
+
 class Best(NamedTuple):
     """Fastest matmul: its way (a key of WAYS), shape (MxNxK) and TFLOP/s, and TFLOP/s before the
     clock settled."""
@@ -78,7 +98,7 @@ def sweep_matmuls(
     device: torch.device,
     search: Search | None = None,
     only: tuple[str, str] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[MatmulSample]:
     """Measures C = A·B over growing shapes in TFLOP/s, with the fastest of WAYS at a middle shape.
     `only` selects one way and one shape. On a GPU, samples are taken once the clock has settled;
     those marked `burst` are from before."""
@@ -87,43 +107,45 @@ def sweep_matmuls(
         if only is not None:
             m, n, k = map(int, only[1].split("x"))
             return _sweep(only[0], precision, device, replace(search, shapes=[(m, n, k)]))
-        ways = _fastest_ways(precision, device)[: search.ways]
-        return [sample for way in ways for sample in _sweep(way, precision, device, search)]
+        samples = []
+        for way in _fastest_ways(precision, device)[: search.ways]:
+            samples += _sweep(way, precision, device, search)
+        return samples
 
 
 def _fastest_ways(precision: str, device: torch.device) -> list[str]:
     matmuls: dict[str, Matmul] = {}
-    for way in WAYS:
+    for way, make in WAYS.items():
         try:
-            matmuls[way] = WAYS[way](precision, *MIDDLE[device.type], device)
-            matmuls[way]()
+            matmul = make(precision, *MIDDLE[device.type], device)
+            matmul()
         except (UnsupportedError, RuntimeError, NotImplementedError):
             if way == "torch":
                 raise
-            matmuls.pop(way, None)
+        else:
+            matmuls[way] = matmul
     clock = clock_for(device)
-    seconds = dict.fromkeys(matmuls, math.inf)
+    best_s = dict.fromkeys(matmuls, math.inf)
     for _ in range(3):  # spread over time, so that a neighbour slows down only some rounds
         for way, matmul in matmuls.items():
-            seconds[way] = min(
-                seconds[way], *(sample.time_s for sample in _repeat(matmul, clock, 0.01, 2))
-            )
-    return sorted(seconds, key=lambda way: seconds[way])
+            for sample in _repeat(matmul, clock, 0.01, 2):
+                best_s[way] = min(best_s[way], sample.time_s)
+    return sorted(best_s, key=lambda way: best_s[way])
 
 
 def _sweep(
     library: str, precision: str, device: torch.device, search: Search
-) -> list[dict[str, Any]]:
+) -> list[MatmulSample]:
     clock = clock_for(device)
     read_mhz = clock_reader(device)
     began = time.perf_counter()
-    samples: list[dict[str, Any]] = []
-    slowest = 0.0  # seconds per FLOP of the latest shape
+    samples: list[MatmulSample] = []
+    flop_s = 0.0  # seconds per FLOP of the latest shape
     for m, n, k in search.shapes:
         flops = 2 * m * n * k
-        left = search.limit_s - (time.perf_counter() - began)
+        left_s = search.limit_s - (time.perf_counter() - began)
         # Counts only the samples: the few calls before them may exceed the limit slightly.
-        if samples and left < search.samples * max(flops * slowest, search.sample_s):
+        if samples and left_s < search.samples * max(flops * flop_s, search.sample_s):
             continue
         burst: list[Sample] = []
         try:
@@ -134,17 +156,18 @@ def _sweep(
             held = _repeat(matmul, clock, search.sample_s, search.samples, read_mhz)
         except torch.OutOfMemoryError:
             continue
-        slowest = Stats([sample.time_s for sample in held]).median / flops
-        samples += [
-            {
+        flop_s = Stats([sample.time_s for sample in held]).median / flops
+        for index, (time_s, clock_mhz) in enumerate((*burst, *held)):
+            sample: MatmulSample = {
                 "library": library,
                 "shape": f"{m}x{n}x{k}",
                 "time_s": time_s,
                 "tflop_s": flops / time_s / 1e12,
             }
-            | ({"clock_mhz": clock_mhz, "burst": place < len(burst)} if is_gpu(device) else {})
-            for place, (time_s, clock_mhz) in enumerate((*burst, *held))
-        ]
+            if is_gpu(device):
+                sample["clock_mhz"] = clock_mhz
+                sample["burst"] = index < len(burst)
+            samples.append(sample)
     return samples
 
 
@@ -156,38 +179,42 @@ def matmul_of(
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a = torch.randn(m, k, device=device)
     b = torch.randn(k, n, device=device)
-    a = a.t().contiguous().t() if layout == "tn" else a
-    b = b.t().contiguous().t() if layout == "nt" or precision == "fp8" else b
+    if layout == "tn":
+        a = a.t().contiguous().t()
+    if layout == "nt" or precision == "fp8":
+        b = b.t().contiguous().t()
     try:
-        if precision == "int8":
-            left = (a * 32).to(torch.int8)
-            right = (b * 32).to(torch.int8)
-            torch._int_mm(left, right)
-            return lambda: torch._int_mm(left, right)
-        if precision == "fp8":
-            left = a.to(torch.float8_e4m3fn)
-            right = b.to(torch.float8_e4m3fn)
-            scale = torch.ones((), device=device)
-            torch._scaled_mm(left, right, scale, scale, out_dtype=torch.bfloat16)
-            return lambda: torch._scaled_mm(left, right, scale, scale, out_dtype=torch.bfloat16)
-        dtype = _dtype(precision)
-        left = a.to(dtype)
-        right = b.to(dtype)
-        out = torch.mm(left, right)
-        return lambda: torch.mm(left, right, out=out)
+        return _product(precision, a, b)
     except (RuntimeError, NotImplementedError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise UnsupportedError(
-            Said(
-                "matmuls_refused",
-                {
-                    "precision": precision,
-                    "device": device.type,
-                    "error": str(str(error).splitlines()[0]),
-                },
-            )
-        ) from error
+        refused = {
+            "precision": precision,
+            "device": device.type,
+            "error": str(error).splitlines()[0],
+        }
+        raise UnsupportedError(Said("matmuls_refused", refused)) from error
+
+
+def _product(precision: str, a: torch.Tensor, b: torch.Tensor) -> Matmul:
+    """Returns a function that multiplies two matrices in a precision, after one trial."""
+    product: Matmul
+    if precision == "int8":
+        left = (a * 32).to(torch.int8)
+        right = (b * 32).to(torch.int8)
+        product = partial(torch._int_mm, left, right)
+    elif precision == "fp8":
+        left = a.to(torch.float8_e4m3fn)
+        right = b.to(torch.float8_e4m3fn)
+        one = torch.ones((), device=a.device)
+        product = partial(torch._scaled_mm, left, right, one, one, out_dtype=torch.bfloat16)
+    else:
+        left = a.to(_dtype(precision))
+        right = b.to(_dtype(precision))
+        out = torch.mm(left, right)
+        return partial(torch.mm, left, right, out=out)
+    product()
+    return product
 
 
 def cast_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
@@ -205,9 +232,9 @@ def convolution(precision: str, m: int, n: int, k: int, device: torch.device) ->
     width = 1 << (m.bit_length() // 2)
     if k % 4 or m % width:
         raise UnsupportedError(Said("no_convolution_of", {"m": m, "n": n, "k": k}))
-    image, filters = _drawn(
-        precision, device, (1, k // 4, m // width + 1, width + 1), (n, k // 4, 2, 2)
-    )
+    channels = k // 4
+    image_shape = (1, channels, m // width + 1, width + 1)
+    image, filters = _drawn(precision, device, image_shape, (n, channels, 2, 2))
     return torch.inference_mode()(lambda: torch.nn.functional.conv2d(image, filters))
 
 
@@ -216,7 +243,8 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
     × 64."""
     if k % 128:
         raise UnsupportedError(Said("no_attention_of", {"m": m, "n": n, "k": k}))
-    queries, keys = _drawn(precision, device, *((1, k // 128, length, 64) for length in (m, n)))
+    heads = k // 128
+    queries, keys = _drawn(precision, device, (1, heads, m, 64), (1, heads, n, 64))
     return torch.inference_mode()(
         lambda: torch.nn.functional.scaled_dot_product_attention(queries, keys, keys)
     )
@@ -234,14 +262,10 @@ def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -
 def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
     """Returns a matmul by oneDNN, as a linear layer without bias on tensors in oneDNN's own
     layout."""
-    if (
-        device.type != "cpu"
-        or precision not in ("fp32", "bf16")
-        or not torch.backends.mkldnn.is_available()
-    ):
-        raise UnsupportedError(
-            Said("onednn_lacks", {"precision": precision, "device": device.type})
-        )
+    has_onednn = device.type == "cpu" and torch.backends.mkldnn.is_available()
+    if not has_onednn or precision not in ("fp32", "bf16"):
+        lacks = {"precision": precision, "device": device.type}
+        raise UnsupportedError(Said("onednn_lacks", lacks))
     left, right = (operand.to_mkldnn() for operand in _drawn(precision, device, (m, k), (n, k)))
     return torch.inference_mode()(lambda: torch.nn.functional.linear(left, right))
 
@@ -269,51 +293,59 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 }
 
 
-def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
+def fastest_matmul(samples: Sequence[MatmulSample], device: torch.device) -> Best:
     """Way and shape with the highest rate, bursts not counted. A CPU's rate is that of its best
     sample, a GPU's the median."""
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
         speeds = bursts if sample.get("burst") else rates
-        speeds.setdefault((sample["library"], sample["shape"]), []).append(sample["tflop_s"])
-    bests = (
-        Best(*way, _typical(seen, device), max(bursts.get(way, ()), default=None))
-        for way, seen in rates.items()
-    )
+        way = sample["library"], sample["shape"]
+        speeds.setdefault(way, []).append(sample["tflop_s"])
+    bests = []
+    for way, seen in rates.items():
+        burst = max(bursts.get(way, ()), default=None)
+        bests.append(Best(*way, _typical(seen, device), burst))
     return max(bests, key=lambda best: best.tflop_s)
 
 
-def best_bandwidth(samples: list[dict[str, Any]], device: torch.device) -> float:
+def best_bandwidth(samples: Sequence[TriadSample], device: torch.device) -> float:
     """Bandwidth of the triad in 10⁹ byte/s: a CPU's best sample, or a GPU's median."""
     return _typical([sample["gb_s"] for sample in samples], device)
 
 
 def _typical(rates: list[float], device: torch.device) -> float:
-    return max(rates) if device.type == "cpu" else Stats(rates).median
+    if device.type == "cpu":
+        return max(rates)
+    return Stats(rates).median
 
 
 def sweep_triad(
     device: torch.device, search: Search | None = None, limit_s: float = math.inf
-) -> list[dict[str, Any]]:
+) -> list[TriadSample]:
     """Measures the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, counting three streams. Starts
     no sample after `limit_s`, except the first."""
     search = search or CAREFUL[device.type]
     length = triad_length(device)
+    on_gpu = is_gpu(device)
     # On a CPU, a gigabyte of random numbers takes seconds, and the values do not affect its speed.
-    a, b, c = (
-        (torch.randn if is_gpu(device) else torch.ones)(length, device=device) for _ in range(3)
-    )
+    filled = torch.randn if on_gpu else torch.ones
+    a, b, c = (filled(length, device=device) for _ in range(3))
     moved = 3 * length * a.element_size()
     clock = clock_for(device)
     read_mhz = clock_reader(device)
-    on_gpu = is_gpu(device)
     triad = partial(torch.add, b, c, alpha=3.0, out=a)
-    return [
-        {"elements": length, "time_s": sample.time_s, "gb_s": moved / sample.time_s / 1e9}
-        | ({"clock_mhz": sample.clock_mhz} if on_gpu else {})
-        for sample in _repeat(triad, clock, search.sample_s, search.triads, read_mhz, limit_s)
-    ]
+    samples = []
+    for taken in _repeat(triad, clock, search.sample_s, search.triads, read_mhz, limit_s):
+        sample: TriadSample = {
+            "elements": length,
+            "time_s": taken.time_s,
+            "gb_s": moved / taken.time_s / 1e9,
+        }
+        if on_gpu:
+            sample["clock_mhz"] = taken.clock_mhz
+        samples.append(sample)
+    return samples
 
 
 def triad_length(device: torch.device) -> int:
@@ -324,10 +356,9 @@ def triad_length(device: torch.device) -> int:
 
 def last_cache_bytes(device: torch.device) -> int:
     """Size of a device's last-level cache in bytes; 32 MiB for a CPU that does not report it."""
-    of_cpu = cpu.cpu().last_level_cache_bytes or 32 << 20
     if is_gpu(device):
         return vendors.of_device(device).last_cache_bytes(device)
-    return of_cpu
+    return cpu.cpu().last_level_cache_bytes or 32 << 20
 
 
 class Sample(NamedTuple):
@@ -351,15 +382,16 @@ def _repeat(
         began = time.perf_counter()
         action()
         clock.synchronise()
-        once = time.perf_counter() - began
+        call_s = time.perf_counter() - began
     taken: list[Sample] = []
     while len(taken) < samples and (not taken or time.perf_counter() < until):
         # Adapted to the latest sample, as the same number of calls takes longer beside a neighbour.
-        calls = max(1, round(sample_s / max(taken[-1].time_s if taken else once, 1e-7)))
+        calls = max(1, round(sample_s / max(call_s, 1e-7)))
         clock.mark()
         for _ in range(calls):
             action()
         clock.mark()
         during = frequency_mhz()  # read while a GPU is still busy
-        taken.append(Sample(clock.intervals()[0] / calls, during))
+        call_s = clock.intervals()[0] / calls
+        taken.append(Sample(call_s, during))
     return taken

@@ -89,7 +89,7 @@ def _products(device: torch.device) -> Iterator[tuple[str, Reading]]:
                 with matmuls_in(name) if is_gpu(device) else nullcontext():
                     samples = sweep_matmuls(name, device, SEARCH[device.type])
                 best = fastest_matmul(samples, device)
-                clocks += [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]
+                clocks += [mhz for sample in samples if (mhz := sample.get("clock_mhz"))]
             except UnsupportedError as error:
                 reason = error.said
         rate, source = (best.tflop_s, best.library) if best else (None, "torch")

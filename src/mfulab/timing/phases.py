@@ -2,8 +2,7 @@
 measure speed."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from mfulab.core.said import Said
@@ -11,13 +10,15 @@ from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.timing.clocks import Clock
 from mfulab.timing.statistics import Stats
 
-FEWEST = 4
-LONGEST_S = 2.0  # FEWEST pairs of steps are only required if they fit into these seconds
+FEWEST_PAIRS = 4
+LONGEST_S = 2.0  # FEWEST_PAIRS pairs of steps are only required if they fit into these seconds
 # pairs per block: if a period divides it, each of its steps is marked as often as not
 BLOCKS = (48, 12, 4, 2, 1)
-FEW = 8  # with more blocks than this, the blocks become longer instead
+FEW_BLOCKS = 8  # with more blocks than this, the blocks become longer instead
 DISTURBED = 1.25  # a block that takes this many times the median does not count
 Phase = Literal["forward", "backward", "optimiser", "other"]
+UNMARKED: Literal[""] = ""  # stands for a phase: that of a step without marks
+Seconds = dict[Phase | Literal[""], float]
 Mark = Callable[[Phase], object]
 """Called at the end of each phase, with its name."""
 
@@ -35,25 +36,48 @@ def phase_readings(
     are unmarked, so that the ratio shows the cost of marking. Both halves see equally many slow
     steps of a data loader with several workers. Disturbed blocks do not count."""
     if isinstance(marked, Said):
-        return missing(
-            dict.fromkeys((f"{phase}_ms" for phase in get_args(Phase)), "ms"),
-            "marked steps",
-            marked,
-        )
-    fitting = min(FEWEST, math.floor(LONGEST_S / max(estimate_s, 1e-9)))
-    wanted = max(1, fitting, math.ceil(length_s / 2 / max(estimate_s, 1e-9)))
-    least = next(pairs for pairs in BLOCKS if pairs <= wanted)
-    block = least * max(1, wanted // least // FEW)
-    # block and phase of each interval; an unmarked step has the phase ""
-    ended: list[tuple[int, str]] = []
+        columns = [f"{phase}_ms" for phase in get_args(Phase)]
+        return missing(dict.fromkeys(columns, "ms"), "marked steps", marked)
+    pairs, block = _pairs_of_steps(length_s, max(estimate_s, 1e-9))
+    blocks = _undisturbed(_time_blocks(step, marked, clock, pairs, block))
+    spent_s = _mean_seconds(blocks, block)
+    unmarked_s = spent_s.pop(UNMARKED)
+    source = f"marked steps, {clock.name}"
+    readings: Readings = {}
+    for phase, seconds in spent_s.items():
+        readings[f"{phase}_ms"] = Reading(1e3 * seconds, "ms", source)
+    percent = 100 * sum(spent_s.values()) / unmarked_s
+    beside = f"{source}, among as many without marks"
+    readings["phases_percent"] = Reading(percent, "%", beside)
+    return readings
 
-    def mark(phase: str = "") -> None:
+
+def _pairs_of_steps(length_s: float, estimate_s: float) -> tuple[int, int]:
+    """Returns the number of pairs of steps to run, and the number of pairs in a block."""
+    fitting = min(FEWEST_PAIRS, math.floor(LONGEST_S / estimate_s))
+    wanted = max(1, fitting, math.ceil(length_s / 2 / estimate_s))
+    least = next(pairs for pairs in BLOCKS if pairs <= wanted)
+    block = least * max(1, wanted // least // FEW_BLOCKS)
+    return block * round(wanted / block), block
+
+
+def _time_blocks(
+    step: Callable[[], object],
+    marked: Callable[[Mark], object],
+    clock: Clock,
+    pairs: int,
+    block: int,
+) -> list[Seconds]:
+    """Runs pairs of a marked and an unmarked step. Returns the seconds of each block of pairs."""
+    ended: list[tuple[int, Phase | Literal[""]]] = []  # block and phase of each interval
+
+    def mark(phase: Phase | Literal[""]) -> None:
         clock.mark()
         ended.append((pair // block, phase))
 
     clock.synchronise()
     clock.mark()
-    for pair in range(block * round(wanted / block)):
+    for pair in range(pairs):
         # the order within a pair changes every half block: 0 1 1 0
         is_turned = (2 * pair // block + 1) // 2 % 2 == 1
         for is_marked in (not is_turned, is_turned):
@@ -61,22 +85,23 @@ def phase_readings(
                 marked(mark)
             else:
                 step()
-                mark()
-    blocks: dict[int, Counter[str]] = defaultdict(Counter)
-    for (place, phase), seconds in zip(ended, clock.intervals(), strict=True):
-        blocks[place][phase] += seconds  # type: ignore[assignment]
-    longest_s = DISTURBED * Stats(spent.total() for spent in blocks.values()).median
-    kept = [spent for spent in blocks.values() if spent.total() <= longest_s]
-    spent_s = {
-        phase: sum(spent[phase] for spent in kept) / (block * len(kept)) for phase in blocks[0]
-    }
-    source = f"marked steps, {clock.name}"
-    unmarked_s = spent_s.pop("")
-    readings = {
-        f"{phase}_ms": Reading(1e3 * seconds, "ms", source) for phase, seconds in spent_s.items()
-    }
-    quotient = 100 * sum(spent_s.values()) / unmarked_s
-    return {
-        **readings,
-        "phases_percent": Reading(quotient, "%", f"{source}, among as many without marks"),
-    }
+                mark(UNMARKED)
+    blocks = [Seconds() for _ in range(pairs // block)]
+    for (index, phase), seconds in zip(ended, clock.intervals(), strict=True):
+        blocks[index][phase] = blocks[index].get(phase, 0) + seconds
+    return blocks
+
+
+def _undisturbed(blocks: Sequence[Seconds]) -> list[Seconds]:
+    """Blocks that took about as long as most."""
+    totals_s = [sum(block.values()) for block in blocks]
+    longest_s = DISTURBED * Stats(totals_s).median
+    return [block for block, total_s in zip(blocks, totals_s, strict=True) if total_s <= longest_s]
+
+
+def _mean_seconds(blocks: Sequence[Seconds], pairs: int) -> Seconds:
+    """Mean seconds of each phase in a step, over blocks of `pairs` steps each."""
+    means = Seconds()
+    for phase in blocks[0]:
+        means[phase] = sum(block.get(phase, 0) for block in blocks) / (pairs * len(blocks))
+    return means

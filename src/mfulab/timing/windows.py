@@ -64,6 +64,10 @@ class WindowTimes:
             return True
         return self.states is not None and is_disturbed(*self.states, best)
 
+    def slowdown(self, best: Best) -> float:
+        """Slowdown of the machine against `best`, at the slower of both probes."""
+        return max(state.slowdown(best) for state in self.states or ())
+
     @property
     def median_s(self) -> float:
         return Stats(self.step_times_s).median
@@ -146,9 +150,7 @@ def observe(
     cover every window."""
     warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
     estimate_s = min(warm.chunks_s)
-
-    watching = [sampler.in_flight for sampler in samplers if hasattr(sampler, "in_flight")]
-    in_flight = (lambda: [noted() for noted in watching]) if watching else None
+    in_flight = _in_flight(samplers)
 
     def window() -> WindowTimes:
         nonlocal estimate_s
@@ -171,6 +173,20 @@ def observe(
     return replace(seen, agreed_s=agree(seen.time_s))
 
 
+def _in_flight(samplers: Sequence[Sampler]) -> Callable[[], None] | None:
+    """Returns a function that takes the samples due in the middle of a window; None if no sampler
+    takes one."""
+    takes = [sampler.in_flight for sampler in samplers if hasattr(sampler, "in_flight")]
+    if not takes:
+        return None
+
+    def take() -> None:
+        for sample in takes:
+            sample()
+
+    return take
+
+
 def collect(
     window: Callable[[], WindowTimes], pace: Pace, watch: Watch | None = None, best: Best = UNKNOWN
 ) -> list[WindowTimes]:
@@ -178,7 +194,9 @@ def collect(
     exhausted."""
     made: list[WindowTimes] = []
     spent_s = 0.0
-    before = watch() if watch else None
+    before = None
+    if watch:
+        before = watch()
     while True:
         times = window()
         if watch is not None and before is not None:
@@ -211,16 +229,12 @@ def _is_enough(made: Sequence[WindowTimes], pace: Pace, best: Best) -> bool:
 def counted(made: Sequence[WindowTimes], wanted: int, best: Best) -> tuple[Windows, Windows]:
     """Splits windows into those that count and those that do not. Drops the most disturbed ones, as
     long as `wanted` windows remain."""
-
-    def slowest(place: int) -> float:
-        return max(state.slowdown(best) for state in made[place].states or ())
-
-    disturbed = sorted(
-        (at for at, window in enumerate(made) if window.is_disturbed(best)), key=slowest
-    )
-    left_out = set(disturbed[max(0, wanted - (len(made) - len(disturbed))) :])
-    kept = tuple(window for at, window in enumerate(made) if at not in left_out)
-    return kept, tuple(made[at] for at in sorted(left_out))
+    disturbed = [index for index, window in enumerate(made) if window.is_disturbed(best)]
+    disturbed.sort(key=lambda index: made[index].slowdown(best))
+    missing = max(0, wanted - (len(made) - len(disturbed)))
+    left_out = sorted(disturbed[missing:])
+    kept = tuple(window for index, window in enumerate(made) if index not in left_out)
+    return kept, tuple(made[index] for index in left_out)
 
 
 def warm_up(

@@ -2,9 +2,9 @@
 bandwidth of a triad."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -22,7 +22,9 @@ from mfulab.measurements.ceilings import CeilingRow, CeilingsConfig
 from mfulab.timing.best_matmul import (
     CAREFUL,
     QUICK,
+    MatmulSample,
     Search,
+    TriadSample,
     best_bandwidth,
     fastest_matmul,
     sweep_matmuls,
@@ -41,11 +43,12 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
     states = [probe()]
     began = time.perf_counter()
     search = QUICK if config.search == "quick" else CAREFUL[device.type]
+    samples: Sequence[MatmulSample | TriadSample]
     if config.precision is None:
         samples = _memory(row, device, search)
     else:
         samples = _matmuls(row, config.device, config.precision, device, folder, search)
-    clocks = [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]
+    clocks = [mhz for sample in samples if (mhz := sample.get("clock_mhz"))]
     if clocks:
         row.clock_mhz = fmean(clocks)
     row.measured_s = time.perf_counter() - began
@@ -61,7 +64,7 @@ def _matmuls(
     device: torch.device,
     folder: Path,
     search: Search,
-) -> list[dict[str, Any]]:
+) -> list[MatmulSample]:
     """Sets the row's best matmul and peaks; returns the samples of the search. Empty for a format
     that the device only emulates."""
     effective = use_precision(precision, device)
@@ -100,7 +103,7 @@ def _best_of_first_process(folder: Path) -> tuple[str, str] | None:
     return (library, shape) if library and shape else None
 
 
-def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[dict[str, Any]]:
+def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[TriadSample]:
     """Sets the row's bandwidths in GB/s; returns the samples of the search."""
     samples = sweep_triad(device, search)
     row.measured_gb_s = best_bandwidth(samples, device)
