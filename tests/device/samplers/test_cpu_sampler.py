@@ -3,20 +3,19 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from mfulab.device.samplers.cpu_sampler import between, children_seconds, cpu_sampler
+from mfulab.device.samplers.cpu_sampler import Counters, between, children_seconds, cpu_sampler
 
 
 def counters(wall_s, process_s, busy_s, steal_s, total_s, voluntary, involuntary, **others):
-    return {
-        **{"wall_s": wall_s, "process_s": process_s, "children_s": 0.0, "page_faults": 0},
-        **{"system_busy_s": busy_s, "system_steal_s": steal_s, "system_total_s": total_s},
-        **{"voluntary_switches": voluntary, "involuntary_switches": involuntary},
-        **{"cgroup_used_s": None, "cgroup_throttled_s": None},
-        **others,
-    }
+    own = {"voluntary_switches": voluntary, "involuntary_switches": involuntary, "page_faults": 0}
+    system = {"system_busy_s": busy_s, "system_steal_s": steal_s, "system_total_s": total_s}
+    return Counters(
+        **{"wall_s": wall_s, "process_s": process_s, "children_s": 0.0} | own | system | others
+    )
 
 
 BEGIN = counters(10.0, 100.0, 500.0, 5.0, 1000.0, 10, 20)
@@ -64,7 +63,7 @@ def test_children_count_while_they_live_and_afterwards():
 
 
 def test_the_cgroups_share_and_what_its_quota_took():
-    begin = BEGIN | {"cgroup_used_s": 50.0, "cgroup_throttled_s": 1.0}
+    begin = replace(BEGIN, cgroup_used_s=50.0, cgroup_throttled_s=1.0)
     end = counters(
         12.0, 103.0, 504.0, 5.5, 1008.0, 30, 21, cgroup_used_s=53.0, cgroup_throttled_s=1.5
     )
@@ -75,23 +74,22 @@ def test_the_cgroups_share_and_what_its_quota_took():
 
 
 def test_a_quota_takes_half_of_what_eight_threads_on_four_cpus_want():
-    begin = BEGIN | {"cgroup_used_s": 0.0, "cgroup_throttled_s": 0.0}
+    begin = replace(BEGIN, cgroup_used_s=0.0, cgroup_throttled_s=0.0)
     # each of eight CPUs for half a second
-    end = begin | {"wall_s": 11.0, "cgroup_used_s": 4.0, "cgroup_throttled_s": 4.0}
+    end = replace(begin, wall_s=11.0, cgroup_used_s=4.0, cgroup_throttled_s=4.0)
     assert between(begin, end, 4.0)["throttled_percent"].value == pytest.approx(50)
-    assert between(begin, begin | {"wall_s": 11.0}, 4.0)["throttled_percent"].value == 0
+    assert between(begin, replace(begin, wall_s=11.0), 4.0)["throttled_percent"].value == 0
 
 
 def test_a_window_shorter_than_a_tick_has_no_system_share():
-    readings = between(BEGIN, BEGIN | {"wall_s": 10.001}, 2.0)
+    readings = between(BEGIN, replace(BEGIN, wall_s=10.001), 2.0)
     assert readings["system_utilization_percent"].value is None
     assert "10 ms" in str(readings["system_utilization_percent"].reason)
 
 
 def test_steal_that_is_not_told_is_empty_not_zero():
-    readings = between(
-        BEGIN | {"system_steal_s": None}, counters(12, 103, 504, None, 1008, 0, 0), 2.0
-    )
+    begin = replace(BEGIN, system_steal_s=None)
+    readings = between(begin, counters(12, 103, 504, None, 1008, 0, 0), 2.0)
     assert readings["steal_percent"].value is None
 
 
