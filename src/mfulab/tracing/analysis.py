@@ -63,7 +63,6 @@ class Analysis:
     uncounted: dict[str, tuple[int, Said]]  # products without FLOPs → ns and the reason
     told: DeviceTime | HostTime  # the window's time, on a device or on a CPU
     held: OfWindow  # facts that all devices of the window share
-    of_call: dict[int, Product]  # by index of the host call
     backward: bool  # True if a backward pass was recorded in it
     device: int | None = None  # the device's number; None if the trace holds only one
     # `parts` with the FLOPs and bytes of their calls; empty on a CPU
@@ -99,15 +98,6 @@ class Analysis:
         """Products whose FLOPs are known and that the model needs, without a checkpoint's
         recomputation."""
         return [product for product in self.counted if not product.recomputed]
-
-    @property
-    def call_flops(self) -> dict[int, int]:
-        """FLOPs of each product call that the model needs, by index of the host call."""
-        flops = dict[int, int]()
-        for call, product in self.of_call.items():
-            if not product.reason and not product.recomputed:
-                flops[call] = product.flops // product.calls
-        return flops
 
     def flops(self, count: str = "flops", recomputed: bool = False) -> dict[str, int]:
         """Sums the window's FLOPs per number format. `count` is the field of `Product` to sum:
@@ -270,7 +260,6 @@ def of_device(facts: OfWindow, device: int | None = None) -> Analysis:
         uncounted=products.uncounted,
         told=device_time,
         held=facts,
-        of_call=products.of_call,
         backward=facts.has_backward,
         device=device,
         operators=operators,

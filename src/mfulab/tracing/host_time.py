@@ -17,6 +17,20 @@ _GLOO = "gloo:"  # begins the name of a collective, which runs on gloo's own thr
 _QUEUES = "c10d::"  # begins the name of the call that queues it
 
 
+def _thread_of_steps(trace: Trace, window: Window, inside: Chosen) -> int:
+    """Thread that the window's steps ran on: the one that marked them, else the one with most of
+    the calls `inside` the window; -1 if there are none."""
+    host = trace.host
+    marks = host.annotation & (host.begin == window.begin)
+    marking = host.thread[marks]
+    if len(marking):
+        return int(marking[0])
+    threads, counts = np.unique(host.thread[inside], return_counts=True)
+    if len(threads):
+        return int(threads[counts.argmax()])
+    return -1
+
+
 class HostTime:
     """Splits a window's time on a CPU by the calls of the steps' thread."""
 
@@ -27,38 +41,31 @@ class HostTime:
         self.attribution = attribution
         self.window = window
         host = trace.host
-        inside = window.called(host.begin) & ~host.annotation
-        threads, counts = np.unique(host.thread[inside], return_counts=True)
-        marked = host.thread[host.annotation & (host.begin == window.begin)]
-        if len(marked):
-            thread = marked[0]
-        elif len(threads):
-            thread = threads[counts.argmax()]
-        else:
-            thread = -1
-        self.inside = np.flatnonzero(inside & (host.thread == thread))
-        mine = self.inside[attribution.product[self.inside] == self.inside]
-        self.roots = set(mine.tolist())  # products, each in no other
-        self.sent = np.flatnonzero(
-            host.annotation & self._begins(_GLOO) & window.called(host.begin)
-        )
+        called = window.called(host.begin)
+        inside = called & ~host.annotation
+        on_thread = host.thread == _thread_of_steps(trace, window, inside)
+        self.inside = np.flatnonzero(inside & on_thread)
+        is_product = attribution.product[self.inside] == self.inside
+        products = self.inside[is_product]
+        self.roots = set(products.tolist())  # each in no other
+        self.sent = np.flatnonzero(host.annotation & self._begins(_GLOO) & called)
+        is_outermost = attribution.outermost[self.inside] == self.inside
         queues = self._begins(_QUEUES)[self.inside]
-        outer = self.inside[(attribution.outermost[self.inside] == self.inside) & ~queues]
-        has_flops = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
-        recomputed = has_flops & attribution.recomputed[mine]
+        self.outer = self.inside[is_outermost & ~queues]
+        has_flops = np.isin(products, np.fromiter(counted, np.int64, len(counted)))
+        recomputed = has_flops & attribution.recomputed[products]
         kinds = {
-            "products": self._spans(mine[has_flops & ~recomputed]),
-            "recomputed": self._spans(mine[recomputed]),
-            "uncounted": self._spans(mine),
+            "products": self._spans(products[has_flops & ~recomputed]),
+            "recomputed": self._spans(products[recomputed]),
+            "uncounted": self._spans(products),
             "input_wait": shares.waits(trace),
-            "others": self._spans(outer),
+            "others": self._spans(self.outer),
             "communication": self._spans(self.sent),
         }
         parts = exclusive(list(kinds.values()), *window.span)
         self.spent = dict.fromkeys(SPENT, 0)
         for name, part in zip((*kinds, "idle"), parts, strict=True):
             self.spent[name] = length(part)
-        self.outer = outer
         self.parts = {(kind, "", ""): time for kind, time in self.spent.items() if time}
         self.idle_causes: dict[str, int] = {}  # nothing waits for a launch
 

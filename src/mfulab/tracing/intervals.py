@@ -38,17 +38,17 @@ def join(several: Sequence[Intervals]) -> Intervals:
     """Concatenates several sets of intervals without merging them."""
     if not several:
         return NONE
-    return Intervals(
-        np.concatenate([part.begin for part in several]),
-        np.concatenate([part.end for part in several]),
-    )
+    begins = [part.begin for part in several]
+    ends = [part.end for part in several]
+    return Intervals(np.concatenate(begins), np.concatenate(ends))
 
 
 def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
     """Parts of the intervals inside [begin, end)."""
-    inside = Intervals(np.maximum(intervals.begin, begin), np.minimum(intervals.end, end))
-    is_kept = inside.end > inside.begin
-    return Intervals(inside.begin[is_kept], inside.end[is_kept])
+    begins = np.maximum(intervals.begin, begin)
+    ends = np.minimum(intervals.end, end)
+    is_kept = ends > begins
+    return Intervals(begins[is_kept], ends[is_kept])
 
 
 def length(intervals: Intervals) -> int:
@@ -58,14 +58,16 @@ def length(intervals: Intervals) -> int:
 
 def within(merged: Intervals, begin: Times, end: Times) -> Times:
     """Nanoseconds of each [begin, end) that `merged`, a union, covers."""
-    before = np.concatenate(([0], np.cumsum(merged.end - merged.begin)))
+    if not len(merged.begin):
+        return np.zeros(len(begin), np.int64)
+    covered = np.cumsum(merged.end - merged.begin)
+    before = np.concatenate(([0], covered))
 
     def until(times: Times) -> Times:
         index = np.searchsorted(merged.begin, times, side="right")
-        beyond = 0
-        if len(merged.end):
-            beyond = np.maximum(merged.end[index - 1] - times, 0)
-        return before[index] - np.where(index > 0, beyond, 0)
+        beyond = np.maximum(merged.end[index - 1] - times, 0)
+        beyond[index == 0] = 0
+        return before[index] - beyond
 
     return until(end) - until(begin)
 
@@ -73,8 +75,10 @@ def within(merged: Intervals, begin: Times, end: Times) -> Times:
 def in_turn(begin: Times, end: Times, first: int, last: int) -> Intervals:
     """Parts of intervals, sorted by begin, inside [first, last) that no earlier interval covers."""
     end = np.clip(end, first, last)
-    reached = np.concatenate(([first], np.maximum.accumulate(end)[:-1]))[: len(end)]
-    return Intervals(np.minimum(np.maximum(begin, reached), end), end)
+    furthest = np.maximum.accumulate(end)
+    reached = np.concatenate(([first], furthest[:-1]))[: len(end)]
+    begin = np.maximum(begin, reached)
+    return Intervals(np.minimum(begin, end), end)
 
 
 def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
@@ -92,8 +96,10 @@ def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[Interval
     for kind in kinds:
         mine = union(clip(kind, begin, end))
         edges = np.sort(np.concatenate((*mine, *covered)), kind="stable")
-        begins, ends = edges[:-1], edges[1:]
-        is_first = (within(mine, begins, ends) > 0) & (within(covered, begins, ends) == 0)
+        begins = edges[:-1]
+        ends = edges[1:]
+        is_mine = within(mine, begins, ends) > 0
+        is_first = is_mine & (within(covered, begins, ends) == 0)
         parts.append(union(Intervals(begins[is_first], ends[is_first])))
         covered = union(join([covered, mine]))
     return [*parts, gaps(covered, begin, end)]

@@ -40,11 +40,9 @@ class Spans:
     def __init__(self, trace: Trace) -> None:
         host = trace.host
         of_backward = trace.named(lambda name: name.startswith(BACKWARD))[host.name]
-        ranges = trace.named(
-            lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name)
-        )
-        named = host.annotation & ranges[host.name]
-        backward = of_backward & (host.sequence >= 0) & trace.of_module.any()
+        named = host.annotation & trace.named(_is_range)[host.name]
+        has_modules = trace.of_module.any()
+        backward = of_backward & (host.sequence >= 0) & has_modules
         chosen = np.flatnonzero(named | backward)
         self.begin = host.begin[chosen]
         self.end = host.end[chosen]
@@ -55,7 +53,7 @@ class Spans:
         self.paths = [Names()] * len(chosen)
         self._nest([trace.names[name] for name in host.name[chosen].tolist()])
         self._open_calls = OpenCalls(self.begin, self.end, self.thread, self.parent, self._order)
-        self._follow_forward(trace, chosen, of_backward)
+        self._follow_forward(trace, host.sequence[chosen].tolist(), of_backward)
 
     def _nest(self, names: Sequence[str]) -> None:
         """Finds each span's parent and path of names, thread by thread."""
@@ -74,22 +72,19 @@ class Spans:
         is_same = self.thread[around] == self.thread[span]
         return bool(is_same and self.end[around] >= self.end[span])
 
-    def _follow_forward(self, trace: Trace, chosen: Indices, of_backward: Chosen) -> None:
-        """Gives each call of the backward pass the path of its forward operator."""
+    def _follow_forward(self, trace: Trace, sequences: Sequence[int], of_backward: Chosen) -> None:
+        """Gives each call of the backward pass the path of its forward operator, which has the same
+        sequence number."""
         host = trace.host
         forward = np.flatnonzero(host.forward & (host.sequence >= 0) & ~of_backward)
         forward = forward[np.argsort(host.begin[forward], kind="stable")]
-        last = dict(zip(host.sequence[forward].tolist(), forward.tolist(), strict=True))
-        backward, calls = list[int](), list[int]()
+        around = self.at(host.begin[forward], host.thread[forward])
+        # of operators with one number, the last
+        outer = dict(zip(host.sequence[forward].tolist(), around.tolist(), strict=True))
         for span in self._order.tolist():
-            sequence = host.sequence[chosen[span]]
-            if not self.named[span] and sequence in last:
-                backward.append(span)
-                calls.append(last[sequence])
-        around = self.at(host.begin[calls], host.thread[calls]).tolist()
-        for span, outer in zip(backward, around, strict=True):
-            if outer >= 0:
-                self.paths[span] = self.paths[outer]
+            owner = outer.get(sequences[span], -1)
+            if not self.named[span] and owner >= 0:
+                self.paths[span] = self.paths[owner]
 
     def at(self, times: Times, threads: Indices) -> Indices:
         """Index of the innermost span open on a thread at each of `times` (ns); -1 if there is
@@ -106,6 +101,11 @@ class Spans:
         own = np.where(self.thread == outer.argmax(), end - begin, 0)
         inner = np.bincount(self.parent[is_inner], own[is_inner], len(own))
         return (own - inner.astype(np.int64)).tolist()
+
+
+def _is_range(name: str) -> bool:
+    """True for names that users and modules give to ranges."""
+    return not name.startswith(_NOT_RANGES) and LOADER.search(name) is None
 
 
 def _plain_name(name: str) -> str:
@@ -152,16 +152,19 @@ class ByModule:
         activities = facts.trace.activities
         mine = facts.executed(device)
         mine = mine[np.argsort(activities.begin[mine], kind="stable")]
-        window = facts.window
-        own = in_turn(activities.begin[mine], activities.end[mine], *window.span)
+        own = in_turn(activities.begin[mine], activities.end[mine], *facts.window.span)
+        lengths = own.end - own.begin
         spans = self._of_activity[mine]
         time = Counter[Names]()
-        for span, length in zip(spans.tolist(), (own.end - own.begin).tolist(), strict=True):
+        for span, length in zip(spans.tolist(), lengths.tolist(), strict=True):
             time[self._paths[span]] += length
         of_activity = facts.attribution.product_of_activity[mine]
         products, first = np.unique(of_activity, return_index=True)
-        owner_of = dict(zip(products.tolist(), spans[first].tolist(), strict=True))
-        return time, {root: owner_of[root] for root in owner_of if root in self._roots}
+        owner_of = dict[int, int]()
+        for product, span in zip(products.tolist(), spans[first].tolist(), strict=True):
+            if product in self._roots:
+                owner_of[product] = span
+        return time, owner_of
 
     def _on_host(self) -> tuple[Counter[Names], dict[int, int]]:
         """Returns host time (ns) per path, and the span of each product call."""
@@ -189,21 +192,19 @@ def _tree(calls: Counter[Names], time: Counter[Names], flops: Counter[Names]) ->
     """Lists modules of all paths, each before its parts, longest first."""
     times = _with_parts(time)
     sums = _with_parts(flops)
-    modules = {
-        path: Module(path, calls[path], times[path], sums[path]) for path in {(), *calls, *times}
-    }
-    below = defaultdict[Names, list[Module]](list)
+    modules = dict[Names, Module]()
+    for path in {(), *calls, *times}:
+        modules[path] = Module(path, calls[path], times[path], sums[path])
+    inside = defaultdict[Names, list[Module]](list)
     for module in sorted(modules.values(), key=lambda module: (-module.time_ns, module.path)):
         if module.path:
-            below[module.path[:-1]].append(module)
+            inside[module.path[:-1]].append(module)
     ordered = list[Module]()
-
-    def walk(module: Module) -> None:
+    left = [modules[()]]
+    while left:
+        module = left.pop()
         ordered.append(module)
-        for inner in below[module.path]:
-            walk(inner)
-
-    walk(modules[()])
+        left += reversed(inside[module.path])
     return ordered
 
 
@@ -218,8 +219,9 @@ def _with_parts(own: Counter[Names]) -> Counter[Names]:
 
 def column_of(modules: Sequence[Module]) -> str | None:
     """JSON of the longest modules, each before its parts; None if there are none."""
-    kept = sorted(modules, key=lambda module: (-module.time_ns, len(module.path)))[:MOST_MODULES]
-    if kept:
-        rows = [vars(module) for module in modules if module in kept]
-        return json.dumps(rows, ensure_ascii=False)
-    return None
+    if not modules:
+        return None
+    longest_first = sorted(modules, key=lambda module: (-module.time_ns, len(module.path)))
+    kept = longest_first[:MOST_MODULES]
+    rows = [vars(module) for module in modules if module in kept]
+    return json.dumps(rows, ensure_ascii=False)

@@ -43,9 +43,9 @@ class OfWindow:
         self._inside = _by_device(trace, self._executed)
         # The device with most activities first.
         self.devices = sorted(self._inside, key=lambda number: -len(self._inside[number]))
-        owned = trace.activities.kind == COMPUTE
-        owned &= self.attribution.product_of_activity >= 0
-        self._owned = np.flatnonzero(owned)
+        is_kernel = trace.activities.kind == COMPUTE
+        is_owned = self.attribution.product_of_activity >= 0
+        self._owned = np.flatnonzero(is_kernel & is_owned)
         self._owned_by = _by_device(trace, self._owned)
         self._roots = set(self.roots.tolist())
         self._transfers = dict[int, list[Transfer]]()
@@ -61,7 +61,9 @@ class OfWindow:
     def kernels_of_products(self, device: int | None) -> dict[int, list[int]]:
         """Indices of the kernels of each product call of the window, on one device or, if None, on
         all."""
-        indices = self._owned if device is None else self._owned_by.get(device, _NOTHING)
+        indices = self._owned
+        if device is not None:
+            indices = self._owned_by.get(device, _NOTHING)
         owners = self.attribution.product_of_activity[indices]
         kernels = dict[int, list[int]]()
         for owner, index in zip(owners.tolist(), indices.tolist(), strict=True):

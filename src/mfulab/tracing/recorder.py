@@ -69,18 +69,30 @@ class Recorder:
         return len(self._activities) > 0
 
     def activity(
-        self, span: tuple[int, int], kind: int, name: str, device: tuple[object, int], stream: int, correlation: int,
-        external: int, blocks: int,
-    ) -> None:  # fmt: skip
+        self,
+        span: Span,
+        kind: int,
+        name: str,
+        device: tuple[object, int],
+        stream: int,
+        correlation: int,
+        external: int,
+        blocks: int,
+    ) -> None:
         """Adds one activity of a device. `kind` indexes `KINDS`, `device` is a process and a device
         of it, and `blocks` is the size of the grid, 0 if unknown."""
         numbers = [self._places[device], stream, correlation, external, blocks]
         self._activities.fromlist([*span, kind, self._names[name], *numbers])
 
     def activities(
-        self, spans: Sequence[Indices], kinds: Sequence[int], names: Sequence[str], places: Sequence[Pair],
-        numbers: Sequence[Numbers], collectives: dict[int, Collective],
-    ) -> None:  # fmt: skip
+        self,
+        spans: Sequence[Indices],
+        kinds: Sequence[int],
+        names: Sequence[str],
+        places: Sequence[Pair],
+        numbers: Sequence[Numbers],
+        collectives: dict[int, Collective],
+    ) -> None:
         """Adds many activities at once. `spans` are begins and ends, `places` processes and
         devices. `numbers` are streams, correlations, external ids and blocks. `collectives` are
         keyed by index among these activities."""
@@ -91,20 +103,33 @@ class Recorder:
             self._collectives.append(Transfer(begin, end, of_place[index], collective))
 
     def host_call(
-        self, span: tuple[int, int], name: str, thread: tuple[object, object], external: int, forward: bool,
-        annotation: bool, call: Call | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        span: Span,
+        name: str,
+        thread: Pair,
+        external: int,
+        forward: bool,
+        annotation: bool,
+        call: Call | None = None,
+    ) -> None:
         """Adds one operator or annotation. `thread` is a process and a thread of it; `call` holds
         the arguments, if they are recorded."""
-        shared = self._shared_calls({} if call is None else {0: call})
+        calls = dict[int, Call]()
+        if call is not None:
+            calls[0] = call
+        shared = self._shared_calls(calls)
         numbers = [external, forward, annotation, -1]
         self._host.fromlist([*span, self._names[name], self._threads[thread], *numbers])
         self._calls |= shared
 
     def host_calls(
-        self, spans: Sequence[Indices], names: Sequence[str], threads: Sequence[Pair],
-        numbers: Sequence[Numbers], calls: dict[int, Call],
-    ) -> None:  # fmt: skip
+        self,
+        spans: Sequence[Indices],
+        names: Sequence[str],
+        threads: Sequence[Pair],
+        numbers: Sequence[Numbers],
+        calls: dict[int, Call],
+    ) -> None:
         """Adds many operators or annotations at once. `numbers` are external ids, flags for forward
         and annotation, and sequence numbers. `calls` holds arguments by index among these calls."""
         shared = self._shared_calls(calls)
@@ -128,9 +153,13 @@ class Recorder:
         self._launches.fromlist([*span, self._threads[thread], correlation, self._names[name], -1])
 
     def launches(
-        self, spans: Sequence[Indices], threads: Sequence[Pair], correlations: Numbers,
-        names: Sequence[str], kernels: Sequence[str],
-    ) -> None:  # fmt: skip
+        self,
+        spans: Sequence[Indices],
+        threads: Sequence[Pair],
+        correlations: Numbers,
+        names: Sequence[str],
+        kernels: Sequence[str],
+    ) -> None:
         """Adds many runtime calls at once."""
         launched = [self._names[kernel] if kernel else -1 for kernel in kernels]
         numbers = self._of_threads(threads), correlations, self._numbers(names), launched
@@ -289,41 +318,44 @@ def _split(trace: Trace, threads: Sequence[Hashable], places: Sequence[Hashable]
     """Splits a trace into processes that launched work or marked steps; a single one keeps
     everything. `threads` and `places` hold the process of each thread and device as the file names
     it: torch may write the device's number."""
-    host = trace.host
-    launches = trace.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
-    numbers = dict[Hashable, int]()
-    for process in threads:
-        numbers.setdefault(names[process], len(numbers))
+    processes = list(dict.fromkeys(names[process] for process in threads))
+    numbers = {name: number for number, name in enumerate(processes)}
     of_thread = np.array([numbers[names[process]] for process in threads], np.int64)
-    marks = trace.named(lambda name: name.startswith("ProfilerStep#"))[host.name] & host.annotation
-    active = launches.thread if len(launches) else host.thread[marks]
-    owners = np.unique(of_thread[active]).tolist()
+    owners = np.unique(of_thread[_active_threads(trace)]).tolist()
     if len(owners) < 2:
         return [trace]
-    of_place = [numbers.get(names[index], -1) for index in places]
-    of_place = _assigned(trace, of_thread[launches.thread], of_place, owners)
-    labels = {number: str(name) for name, number in numbers.items()}
-    ranks = _ranks([labels[owner] for owner in owners])
-    of_thread = np.where(np.isin(of_thread, owners), of_thread, owners[0])
+    of_launch = of_thread[trace.launches.thread]
+    of_place = [numbers.get(names[process], -1) for process in places]
+    of_place = _assigned(trace, of_launch, of_place, owners)
     of_activity = np.array(of_place, np.int64)[trace.activities.device]
+    is_owned = np.isin(of_thread, owners)
+    of_thread = np.where(is_owned, of_thread, owners[0])
+    of_call = of_thread[trace.host.thread]
+    of_launch = of_thread[trace.launches.thread]
+    labels = [str(processes[owner]) for owner in owners]
     traces = list[Trace]()
-    for owner, rank in zip(owners, ranks, strict=True):
-        part = trace.chosen(
-            of_activity == owner,
-            of_thread[host.thread] == owner,
-            of_thread[launches.thread] == owner,
-        )
+    for owner, label, rank in zip(owners, labels, _ranks(labels), strict=True):
+        part = trace.chosen(of_activity == owner, of_call == owner, of_launch == owner)
         part.collectives = [
             transfer for transfer in trace.collectives if of_place[transfer.device] == owner
         ]
+        part.ranks = len(owners)
         distributed = {"rank": rank, "world_size": len(owners)}
         part.metadata = trace.metadata | {"distributedInfo": distributed}
-        name = labels[owner].strip()
-        part.notes.append(Said("one_of_processes", {"process": name, "count": len(owners)}))
-        part.ranks = len(owners)
+        said = Said("one_of_processes", {"process": label.strip(), "count": len(owners)})
+        part.notes.append(said)
         traces.append(part)
     return traces
+
+
+def _active_threads(trace: Trace) -> Indices:
+    """Threads of all launches; if there are none, of all marks of steps."""
+    if len(trace.launches):
+        return trace.launches.thread
+    host = trace.host
+    marks = trace.named(lambda name: name.startswith("ProfilerStep#"))[host.name]
+    return host.thread[marks & host.annotation]
 
 
 def _ranks(labels: Sequence[str]) -> list[int]:

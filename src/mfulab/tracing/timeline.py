@@ -14,9 +14,9 @@ SLICES = 240  # of a step, in the short form
 def pieces(device_time: DeviceTime) -> dict[str, Intervals]:
     """Splits the window by kind of time. Each kind has the intervals that no earlier kind covers;
     together they fill the window."""
-    kinds = {
-        kind: device_time.executed.where(chosen) for kind, chosen in device_time.layers.items()
-    }
+    kinds = dict[str, Intervals]()
+    for kind, chosen in device_time.layers.items():
+        kinds[kind] = device_time.executed.where(chosen)
     kinds["input_wait"] = device_time.waits
     parts = exclusive(list(kinds.values()), *device_time.window.span)
     return dict(zip((*kinds, "idle"), parts, strict=True))
@@ -31,8 +31,8 @@ def short(device_time: DeviceTime) -> str:
     spans = pieces(device_time)
     shares = [within(intervals, edges[:-1], edges[1:]) for intervals in spans.values()]
     names = list(spans)
+    longest_of_slices = np.argmax(shares, axis=0).tolist()
     runs = list[list[str | int]]()
-    for _, run in groupby(np.argmax(shares, axis=0).tolist()):
-        parts = list(run)
-        runs.append([names[parts[0]], len(parts)])
+    for longest, run in groupby(longest_of_slices):
+        runs.append([names[longest], len(list(run))])
     return json.dumps(runs)

@@ -315,40 +315,72 @@ def _streams(activities: Activities) -> Indices:
     return np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
 
 
+class _MainStream:
+    """Activities of the stream with most compute time, in order of begin."""
+
+    def __init__(self, trace: Trace) -> None:
+        activities = trace.activities
+        stream = _streams(activities)
+        times = activities.end - activities.begin
+        busy = np.bincount(stream, np.where(activities.kind == COMPUTE, times, 0))
+        indices = np.flatnonzero(stream == busy.argmax())
+        self.indices = indices[np.argsort(activities.begin[indices], kind="stable")]
+        self.names = activities.name[self.indices]
+        self.copies = trace.named(_HOST_COPY.search)[self.names]  # from or to the host
+        kernels, inverse, counts = np.unique(self.names, return_inverse=True, return_counts=True)
+        self.counts = counts[inverse]  # how often each activity's kernel occurs
+        by_count = np.argsort(counts, kind="stable")
+        self.repeated = kernels[by_count][counts[by_count] >= LEAST_REPEATS]  # the rarest first
+
+
+@dataclass(frozen=True)
+class _Repeats:
+    """Equal steps on the main stream, and the positions at which the first begins and the last
+    ends."""
+
+    first: int
+    last: int
+    steps: int
+
+
 def _repeating(trace: Trace) -> list[Window]:
     """Window of the longest run of equal steps on the main stream, divided by a kernel that occurs
-    once in each. Layers repeat too: a step must contain a copy from or to the host, or no kernel
-    from its begin on may be rarer. The steps must hold most of the device's time."""
-    activities = trace.activities
-    if not len(activities):
+    once in each."""
+    if not len(trace.activities):
         return []
-    stream = _streams(activities)
-    times = activities.end - activities.begin
-    busy = np.bincount(stream, np.where(activities.kind == COMPUTE, times, 0))
-    main = np.flatnonzero(stream == busy.argmax())
-    main = main[np.argsort(activities.begin[main], kind="stable")]
-    names = activities.name[main]
-    copies = trace.named(_HOST_COPY.search)[names]
-    kernels, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
-    rarest = kernels[np.argsort(counts, kind="stable")][np.sort(counts) >= LEAST_REPEATS]
-    for name in rarest[:MOST_TRIED]:
-        places = np.flatnonzero(names == name)
-        run = _longest_run(names, places)
-        first = places[run[0]]
-        last = places[run[-1] + 1]
-        period = (last - first) // len(run)
-        if len(run) < LEAST_REPEATS - 1 or not _is_most(activities, main[first : last + period]):
+    main = _MainStream(trace)
+    for name in main.repeated[:MOST_TRIED]:
+        found = _divided_by(name, main, trace.activities)
+        if found is None:
             continue
-        copies_once = copies[first : places[run[0] + 1]].any()
-        if not copies_once and (counts[inverse[first:]] < len(places)).any():
-            continue
-        begin, end = activities.begin[main[[first, last]]].tolist()
-        called = _called_between(trace, main, first, last)
+        called = _called_between(trace, main.indices, found.first, found.last)
         if called is None:
             return []
+        ends = main.indices[[found.first, found.last]]
+        begin, end = trace.activities.begin[ends].tolist()
         how = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
-        return [Window(begin, end, len(run), (how,), host_begin=called[0], host_end=called[1])]
+        return [Window(begin, end, found.steps, (how,), host_begin=called[0], host_end=called[1])]
     return []
+
+
+def _divided_by(name: int, main: _MainStream, activities: Activities) -> _Repeats | None:
+    """The longest run of equal parts between occurrences of a kernel, if they are steps. Layers
+    repeat too: a step must contain a copy from or to the host, or no kernel from its begin on may
+    be rarer. The steps must hold most of the device's time."""
+    places = np.flatnonzero(main.names == name)
+    run = _longest_run(main.names, places)
+    if len(run) < LEAST_REPEATS - 1:
+        return None
+    first, second = places[run[0]], places[run[0] + 1]
+    last = places[run[-1] + 1]
+    period = (last - first) // len(run)
+    if not _is_most(activities, main.indices[first : last + period]):
+        return None
+    has_copy = main.copies[first:second].any()
+    is_rarest = (main.counts[first:] >= len(places)).all()
+    if has_copy or is_rarest:
+        return _Repeats(first, last, len(run))
+    return None
 
 
 def _longest_run(names: Indices, places: Indices) -> list[int]:
