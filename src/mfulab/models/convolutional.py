@@ -50,7 +50,7 @@ def small_digits(
         pooled_again = [nn.MaxPool2d(2)]
     return nn.Sequential(
         _convolution(1, channels),
-        nn.MaxPool2d(2) if pooled else nn.Identity(),
+        _pooling(pooled > 0),
         _convolution(channels, 2 * channels, separable),
         *pooled_again,
         nn.Flatten(),
@@ -72,11 +72,11 @@ class ThreeConvolutions(nn.Module):
         first, second, third = (round(kept * channels) for channels in (64, 128, 128))
         self.features = nn.Sequential(
             _convolution(3, first),
-            nn.MaxPool2d(2) if pooled > 0 else nn.Identity(),
+            _pooling(pooled > 0),
             _convolution(first, second, separable),
-            nn.MaxPool2d(2) if pooled > 1 else nn.Identity(),
+            _pooling(pooled > 1),
             _convolution(second, third, separable),
-            nn.MaxPool2d(2) if pooled > 2 else nn.Identity(),
+            _pooling(pooled > 2),
         )
         self.classifier = nn.Linear(third, 10)
 
@@ -98,9 +98,8 @@ class OneConvolution(nn.Module):
     ) -> None:
         super().__init__()
         self.way = way
-        self.filters = nn.Parameter(
-            nn.Conv2d(channels, out, kernel_size=3, bias=False).weight.detach()
-        )
+        initial = nn.Conv2d(channels, out, kernel_size=3, bias=False)
+        self.filters = nn.Parameter(initial.weight.detach())
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.way == "direct":
@@ -118,8 +117,16 @@ class OneConvolution(nn.Module):
         return nn.functional.conv2d(images.double(), self.filters.double(), padding=1)
 
 
+def _pooling(halves: bool) -> nn.Module:
+    if halves:
+        return nn.MaxPool2d(2)
+    return nn.Identity()
+
+
 def _convolution(channels: int, out: int, separable: bool = False) -> nn.Module:
     if not separable:
-        return nn.Sequential(nn.Conv2d(channels, out, kernel_size=3, padding=1), nn.ReLU())
+        full = nn.Conv2d(channels, out, kernel_size=3, padding=1)
+        return nn.Sequential(full, nn.ReLU())
     depthwise = nn.Conv2d(channels, channels, kernel_size=3, padding=1, groups=channels)
-    return nn.Sequential(depthwise, nn.Conv2d(channels, out, kernel_size=1), nn.ReLU())
+    pointwise = nn.Conv2d(channels, out, kernel_size=1)
+    return nn.Sequential(depthwise, pointwise, nn.ReLU())

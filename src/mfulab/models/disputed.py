@@ -29,7 +29,8 @@ class Attention(nn.Module):
         self.form = form
         self.heads = heads
         self.document = document
-        self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.enter = nn.Linear(width, 3 * width)
+        self.leave = nn.Linear(width, width)
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -41,19 +42,8 @@ class Attention(nn.Module):
         return self.classifier(self.leave(merged).mean(1))
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        length = query.shape[-2]
-        document = self.document
         if self.form == "flex":
-
-            def same_document(
-                batch: object, head: object, query_index: torch.Tensor, key_index: torch.Tensor
-            ) -> torch.Tensor:
-                return query_index // document == key_index // document
-
-            blocks = create_block_mask(
-                same_document, None, None, length, length, query.device, BLOCK_SIZE=document
-            )
-            return flex_attention(query, key, value, block_mask=blocks)
+            return self._attend_in_blocks(query, key, value)
         if self.form == "two_dimensional":
             attended = []
             for row in range(query.shape[0]):
@@ -61,12 +51,28 @@ class Attention(nn.Module):
                     operands = query[row, head], key[row, head], value[row, head]
                     attended.append(scaled_dot_product_attention(*operands))
             return torch.stack(attended).view(value.shape)
-        position = torch.arange(length, device=query.device)
+        position = torch.arange(query.shape[-2], device=query.device)
         distance = position[:, None] - position[None, :]
-        visible = (distance >= 0) & (distance < document)
+        visible = (distance >= 0) & (distance < self.document)
         if self.form == "packed":
-            visible = (position[:, None] // document) == (position[None, :] // document)
+            visible = (position[:, None] // self.document) == (position[None, :] // self.document)
         return scaled_dot_product_attention(query, key, value, attn_mask=visible)
+
+    def _attend_in_blocks(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        length = query.shape[-2]
+        document = self.document
+
+        def same_document(
+            batch: object, head: object, query_index: torch.Tensor, key_index: torch.Tensor
+        ) -> torch.Tensor:
+            return query_index // document == key_index // document
+
+        blocks = create_block_mask(
+            same_document, None, None, length, length, query.device, BLOCK_SIZE=document
+        )
+        return flex_attention(query, key, value, block_mask=blocks)
 
 
 class TensorParallel(nn.Module):

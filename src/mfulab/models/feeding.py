@@ -50,16 +50,20 @@ def feeder(
         "digits": lambda: Digits(config),
         "file": lambda: Mapped(config, sequence_length, workload.loader_file),
     }
+    pinned = workload.loader_pinned
+    if pinned is None:
+        pinned = on_gpu
     loader = DataLoader(
         sources[workload.loader_source](),
         batch_sampler=_RandomIndices(len(batch.inputs), workload.loader_epoch),
         num_workers=workload.loader_workers,
-        pin_memory=on_gpu if workload.loader_pinned is None else workload.loader_pinned,
+        pin_memory=pinned,
         prefetch_factor=workload.loader_prefetch,
         persistent_workers=workload.loader_persistent,
     )
     # The first epoch's workers start now, those of later epochs when these begin.
-    batches = itertools.chain(iter(loader), itertools.chain.from_iterable(itertools.repeat(loader)))
+    later_epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+    batches = itertools.chain(iter(loader), later_epochs)
 
     def fetch() -> None:
         drawn, targets = next(batches)
@@ -124,11 +128,14 @@ class Photographs(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         with self._open(io.BytesIO(self._jpegs[index % IMAGES])) as image:
             decoded = np.array(image.convert(self._mode)).reshape(image.height, image.width, -1)
-        top = index % (decoded.shape[0] - self._height + 1)
-        left = index // 7 % (decoded.shape[1] - self._width + 1)
-        cropped = torch.from_numpy(decoded[top : top + self._height, left : left + self._width])
-        mirrored = cropped.flip(1) if index % 2 else cropped
-        return _normalised(mirrored.permute(2, 0, 1)), torch.tensor(index % 2)
+        height, width = decoded.shape[:2]
+        top = index % (height - self._height + 1)
+        left = index // 7 % (width - self._width + 1)
+        pixels = decoded[top : top + self._height, left : left + self._width]
+        cropped = torch.from_numpy(pixels)
+        if index % 2:
+            cropped = cropped.flip(1)
+        return _normalised(cropped.permute(2, 0, 1)), torch.tensor(index % 2)
 
 
 def _jpeg(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
@@ -188,22 +195,29 @@ class Mapped(Dataset[Sample]):
         dtype = np.dtype(f"u{config.sample_bytes(sequence_length) // values}")
         if path is None:
             count = max(1, RANDOM_FILE_BYTES // (values * dtype.itemsize))
-            drawn = np.random.default_rng(0).integers(0, self._tokens or 256, count * values, dtype)
-            with tempfile.TemporaryFile() as file:
-                file.write(drawn.tobytes())
-                file.flush()
-                mapped = np.memmap(file, dtype, "r")
+            mapped = _random_file(self._tokens or 256, count * values, dtype)
         else:
             mapped = np.memmap(Path(path), dtype, "r")
-        self._samples = mapped[: len(mapped) // values * values].reshape(-1, *shape)
+        samples = len(mapped) // values
+        self._samples = mapped[: samples * values].reshape(-1, *shape)
 
     def __getitem__(self, index: int) -> Sample:
         sample = torch.from_numpy(np.array(self._samples[index % len(self._samples)]))
         if not self._tokens:
             return _normalised(sample), torch.tensor(index % 2)
         tokens = sample.to(torch.int64)
-        target = tokens.roll(-1) if self._labelled else torch.tensor(index % 2)
-        return tokens, target
+        if self._labelled:
+            return tokens, tokens.roll(-1)
+        return tokens, torch.tensor(index % 2)
+
+
+def _random_file(below: int, count: int, dtype: np.dtype[Any]) -> np.memmap[Any, Any]:
+    """Maps a file of random integers from 0 up to `below`."""
+    drawn = np.random.default_rng(0).integers(0, below, count, dtype)
+    with tempfile.TemporaryFile() as file:
+        file.write(drawn.tobytes())
+        file.flush()
+        return np.memmap(file, dtype, "r")
 
 
 def _normalised(values: torch.Tensor) -> torch.Tensor:

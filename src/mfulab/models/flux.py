@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+TIME_WIDTH = 256  # of the sines and cosines that stand for the time
+
 
 class _Modulation(nn.Module):
     def __init__(self, width: int, parts: int) -> None:
@@ -17,12 +19,16 @@ class _Modulation(nn.Module):
 
 
 def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
-    batch, tokens, width = queries_keys_values.shape
-    split = queries_keys_values.view(batch, tokens, 3, heads, width // 3 // heads).permute(
-        2, 0, 3, 1, 4
-    )
+    batch, tokens, joint_width = queries_keys_values.shape
+    width = joint_width // 3
+    split = queries_keys_values.view(batch, tokens, 3, heads, width // heads)
+    split = split.permute(2, 0, 3, 1, 4)
     attended = functional.scaled_dot_product_attention(split[0], split[1], split[2])
-    return attended.transpose(1, 2).reshape(batch, tokens, width // 3)
+    return attended.transpose(1, 2).reshape(batch, tokens, width)
+
+
+def _modulated(tokens: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return tokens * (1 + scale) + shift
 
 
 class _Stream(nn.Module):
@@ -30,7 +36,8 @@ class _Stream(nn.Module):
         super().__init__()
         self.modulation = _Modulation(width, 6)
         self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
-        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
         )
@@ -42,27 +49,24 @@ class DoubleBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.text, self.image = _Stream(width), _Stream(width)
+        self.text = _Stream(width)
+        self.image = _Stream(width)
 
     def forward(self, parts: list[torch.Tensor], vector: torch.Tensor) -> list[torch.Tensor]:
         streams = (self.text, self.image)
         modulations = [stream.modulation(vector) for stream in streams]
-        projected = [
-            stream.qkv(stream.norms[0](tokens) * (1 + scale) + shift)
-            for stream, tokens, (shift, scale, *_) in zip(streams, parts, modulations, strict=True)
-        ]
-        attended = _attend(torch.cat(projected, dim=1), self.heads).split(
-            [part.shape[1] for part in parts], dim=1
-        )
+        projected = []
+        for stream, part, modulation in zip(streams, parts, modulations, strict=True):
+            shift, scale = modulation[:2]
+            projected.append(stream.qkv(_modulated(stream.norms[0](part), shift, scale)))
+        attended = _attend(torch.cat(projected, dim=1), self.heads)
+        seen = attended.split([part.shape[1] for part in parts], dim=1)
         results = []
-        for stream, part, seen, modulation in zip(
-            streams, parts, attended, modulations, strict=True
-        ):
-            gate, shift, scale, last = modulation[2:]
-            tokens = part + gate * stream.projection(seen)
-            results.append(
-                tokens + last * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift)
-            )
+        for index, stream in enumerate(streams):
+            gate, shift, scale, last_gate = modulations[index][2:]
+            tokens = parts[index] + gate * stream.projection(seen[index])
+            hidden = stream.mlp(_modulated(stream.norms[1](tokens), shift, scale))
+            results.append(tokens + last_gate * hidden)
         return results
 
 
@@ -75,14 +79,16 @@ class SingleBlock(nn.Module):
         self.width = width
         self.modulation = _Modulation(width, 3)
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.enter, self.leave = nn.Linear(width, 7 * width), nn.Linear(5 * width, width)
+        self.enter = nn.Linear(width, 7 * width)
+        self.leave = nn.Linear(5 * width, width)
 
     def forward(self, tokens: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         shift, scale, gate = self.modulation(vector)
-        entered = self.enter(self.norm(tokens) * (1 + scale) + shift)
+        entered = self.enter(_modulated(self.norm(tokens), shift, scale))
         qkv, hidden = entered.split([3 * self.width, 4 * self.width], dim=-1)
+        attended = _attend(qkv, self.heads)
         hidden = functional.gelu(hidden, approximate="tanh")
-        return tokens + gate * self.leave(torch.cat([_attend(qkv, self.heads), hidden], dim=-1))
+        return tokens + gate * self.leave(torch.cat([attended, hidden], dim=-1))
 
 
 class Flux(nn.Module):
@@ -103,11 +109,10 @@ class Flux(nn.Module):
         super().__init__()
         self.text_shape = (text_tokens, text_width)
         self.pooled_width = pooled_width
-        self.image_in, self.text_in = nn.Linear(channels, width), nn.Linear(text_width, width)
-        self.time_in, self.pooled_in = (
-            nn.Sequential(nn.Linear(into, width), nn.SiLU(), nn.Linear(width, width))
-            for into in (256, pooled_width)
-        )
+        self.image_in = nn.Linear(channels, width)
+        self.text_in = nn.Linear(text_width, width)
+        self.time_in = _two_layers(TIME_WIDTH, width)
+        self.pooled_in = _two_layers(pooled_width, width)
         self.double_blocks = nn.ModuleList(DoubleBlock(width, heads) for _ in range(double_blocks))
         self.single_blocks = nn.ModuleList(SingleBlock(width, heads) for _ in range(single_blocks))
         self.last_modulation = _Modulation(width, 2)
@@ -116,8 +121,9 @@ class Flux(nn.Module):
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:
         batch = latents.shape[0]
-        parts = [self.text_in(latents.new_zeros(batch, *self.text_shape)), self.image_in(latents)]
-        vector = self.time_in(latents.new_zeros(batch, 256))
+        text = self.text_in(latents.new_zeros(batch, *self.text_shape))
+        parts = [text, self.image_in(latents)]
+        vector = self.time_in(latents.new_zeros(batch, TIME_WIDTH))
         vector = vector + self.pooled_in(latents.new_zeros(batch, self.pooled_width))
         for double in self.double_blocks:
             parts = double(parts, vector)
@@ -125,4 +131,9 @@ class Flux(nn.Module):
         for single in self.single_blocks:
             tokens = single(tokens, vector)
         shift, scale = self.last_modulation(vector)
-        return self.last(self.last_norm(tokens[:, self.text_shape[0] :]) * (1 + scale) + shift)
+        image_tokens = self.last_norm(tokens[:, self.text_shape[0] :])
+        return self.last(_modulated(image_tokens, shift, scale))
+
+
+def _two_layers(inputs: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width))

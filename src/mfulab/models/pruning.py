@@ -29,36 +29,50 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
     arXiv:1608.08710, for filters). On the meta device only shapes change. Raises UnsupportedError
     if no layer can be pruned."""
     if config.pruning == "structured":
-        pairs = list(_pairs(model))
-        if not pairs:
-            raise UnsupportedError(Said("no_linear_pair"))
-        # removes the weakest outputs of the first layer from both
-        for parent, (first_index, first), (second_index, second) in pairs:
-            hidden = first.out_features
-            count = max(1, hidden - round(config.pruned_share * hidden))
-            strongest = first.weight.norm(dim=1).topk(count).indices.sort().values
-            bias = None if first.bias is None else first.bias[strongest]
-            parent[first_index] = _layer(first.weight[strongest], bias)
-            parent[second_index] = _layer(second.weight[:, strongest], second.bias)
+        _remove_units(model, config.pruned_share)
         return
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise UnsupportedError(Said("pruning_no_linear", {"pruning": str(config.pruning)}))
     with torch.no_grad():
         for layer in layers:
-            weight = layer.weight
-            if weight.is_meta:
+            if layer.weight.is_meta:
                 continue
             if config.pruning == "masked":
-                count = round(config.pruned_share * weight.numel())
-                smallest = weight.abs().flatten().topk(count, largest=False).indices
-                weight.view(-1)[smallest] = 0
+                _zero_share(layer.weight, config.pruned_share)
             else:
-                if weight.shape[1] % 4:
-                    raise UnsupportedError(Said("sparse_no_groups", {"inputs": weight.shape[1]}))
-                groups = weight.view(len(weight), -1, 4)
-                smallest = groups.abs().topk(2, largest=False).indices
-                groups.scatter_(-1, smallest, 0)
+                _zero_two_of_four(layer.weight)
+
+
+def _remove_units(model: nn.Module, share: float) -> None:
+    """Removes the weakest hidden units between two linear layers from both."""
+    pairs = list(_pairs(model))
+    if not pairs:
+        raise UnsupportedError(Said("no_linear_pair"))
+    for parent, (first_index, first), (second_index, second) in pairs:
+        hidden = first.out_features
+        count = max(1, hidden - round(share * hidden))
+        strengths = first.weight.norm(dim=1)
+        strongest = strengths.topk(count).indices.sort().values
+        bias = None
+        if first.bias is not None:
+            bias = first.bias[strongest]
+        parent[first_index] = _layer(first.weight[strongest], bias)
+        parent[second_index] = _layer(second.weight[:, strongest], second.bias)
+
+
+def _zero_share(weight: torch.Tensor, share: float) -> None:
+    count = round(share * weight.numel())
+    smallest = weight.abs().flatten().topk(count, largest=False).indices
+    weight.view(-1)[smallest] = 0
+
+
+def _zero_two_of_four(weight: torch.Tensor) -> None:
+    if weight.shape[1] % 4:
+        raise UnsupportedError(Said("sparse_no_groups", {"inputs": weight.shape[1]}))
+    groups = weight.view(len(weight), -1, 4)
+    smallest = groups.abs().topk(2, largest=False).indices
+    groups.scatter_(-1, smallest, 0)
 
 
 def compress(model: nn.Module) -> None:
@@ -68,7 +82,10 @@ def compress(model: nn.Module) -> None:
         if not isinstance(layer, nn.Linear):
             continue
         weight = layer.weight.detach()
-        if not weight.is_cuda or (gpu.capability_of(weight.device) or (0, 0)) < (8, 0):
+        capability = None
+        if weight.is_cuda:
+            capability = gpu.capability_of(weight.device)
+        if capability is None or capability < (8, 0):
             raise UnsupportedError(Said("sparse_needs_ampere"))
         if weight.dtype not in (torch.float16, torch.bfloat16):
             raise UnsupportedError(Said("sparse_formats", {"dtype": str(weight.dtype)}))

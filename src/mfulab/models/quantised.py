@@ -14,7 +14,8 @@ from mfulab.core.groups import ExecutionConfig, PrecisionConfig
 from mfulab.core.said import Said
 from mfulab.models.build import Batch, first_tensor
 
-Ranges = tuple[MinMaxObserver, MinMaxObserver]
+Ranges = tuple[MinMaxObserver, MinMaxObserver]  # of inputs and outputs
+Multiply = Callable[[torch.Tensor], torch.Tensor]
 GROUP = 32  # weights that share a scale in 4 bits
 LEVELS = 127  # largest value of a signed byte, used in both directions
 
@@ -23,9 +24,7 @@ class QuantisedLinear(nn.Module):
     """A linear layer whose matmul `multiply` computes from rows [rows, in]. `weight_bytes` is the
     size of its weights."""
 
-    def __init__(
-        self, linear: nn.Linear, multiply: Callable[[torch.Tensor], torch.Tensor], weight_bytes: int
-    ) -> None:
+    def __init__(self, linear: nn.Linear, multiply: Multiply, weight_bytes: int) -> None:
         super().__init__()
         self.out_features = linear.out_features
         self._multiply = multiply
@@ -45,10 +44,13 @@ def quantise(
     here."""
     kind = execution.quantisation
     on_gpu = batch.inputs.is_cuda
-    if not on_gpu and "weight" not in kind and precision.dtype != "float32":
+    multiplies_integers = "weight" not in kind
+    if multiplies_integers and not on_gpu and precision.dtype != "float32":
         raise UnsupportedError(Said("integers_from_fp32", {"kind": kind}))
     layers = list(_linear_layers(model))
-    by_torchao = _torchao(kind) if on_gpu else None
+    by_torchao = None
+    if on_gpu:
+        by_torchao = _torchao(kind)
     if not layers:
         raise UnsupportedError(Said("quantised_no_linear", {"kind": kind}))
     ranges = {layer: (MinMaxObserver(), MinMaxObserver()) for _, _, layer in layers}
@@ -73,10 +75,8 @@ def quantise(
             for parent, name, layer in layers:
                 setattr(parent, name, _quantised(layer, kind, ranges[layer]))
         difference = first_tensor(model(batch.inputs)).float() - exact
-    return model, {
-        "weight_bytes": weight_bytes(model),
-        "output_error": float(difference.norm() / exact.norm()),
-    }
+    error = float(difference.norm() / exact.norm())
+    return model, {"weight_bytes": weight_bytes(model), "output_error": error}
 
 
 def weight_bytes(model: nn.Module) -> int:
@@ -121,21 +121,25 @@ def _quantised(layer: nn.Linear, kind: str, ranges: Ranges) -> QuantisedLinear:
     if kind in ("dynamic_int8", "static_int8"):
         multiply = _integer_product(weight, bias, kind, ranges)
         return QuantisedLinear(layer, multiply, weight.numel() + 4 * len(weight))
-    if kind == "weight_int4":
-        multiply, size = _four_bits(weight)
-    else:  # 8 bits with a scale per output
-        exact = weight.float()  # in 16 bits, the quotient might round up to 128
-        exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
-        integers = (exact / exact_scales[:, None]).round().to(torch.int8)
-        scales = exact_scales.to(weight.dtype)
-        multiply = partial(torch._weight_int8pack_mm, mat2=integers, scales=scales)
-        size = _stored(integers) + _stored(scales)
+    product = _four_bits(weight) if kind == "weight_int4" else _eight_bits(weight)
+    multiply, size = product
     if bias is None:
         return QuantisedLinear(layer, multiply, size)
     return QuantisedLinear(layer, lambda rows: multiply(rows) + bias, size + _stored(bias))
 
 
-def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
+def _eight_bits(weight: torch.Tensor) -> tuple[Multiply, int]:
+    """Returns a matmul with weights in 8 bits and a scale per output, and the bytes of these
+    weights."""
+    exact = weight.float()  # in 16 bits, the quotient might round up to 128
+    exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
+    integers = (exact / exact_scales[:, None]).round().to(torch.int8)
+    scales = exact_scales.to(weight.dtype)
+    multiply = partial(torch._weight_int8pack_mm, mat2=integers, scales=scales)
+    return multiply, _stored(integers) + _stored(scales)
+
+
+def _four_bits(weight: torch.Tensor) -> tuple[Multiply, int]:
     """Returns a matmul with weights in 4 bits, and the bytes of these weights. Raises
     UnsupportedError if inputs do not divide into groups."""
     outputs, features = weight.shape
@@ -148,10 +152,12 @@ def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Ten
     low = groups.amin(2)
     high = groups.amax(2)
     scale = (high - low).clamp(min=1e-12) / 15
-    levels = ((groups - low[..., None]) / scale[..., None]).round().clamp(0, 15)
+    above_low = groups - low[..., None]
+    levels = (above_low / scale[..., None]).round().clamp(0, 15)
     integers = levels.to(torch.int32).reshape(out, features)
     packed = torch._ops.ops.aten._convert_weight_to_int4pack_for_cpu(integers, 1)
-    scales = torch.stack([scale, low + 8 * scale], -1).transpose(0, 1).contiguous().to(weight.dtype)
+    middle = low + 8 * scale
+    scales = torch.stack([scale, middle], -1).transpose(0, 1).contiguous().to(weight.dtype)
     product = torch._ops.ops.aten._weight_int4pack_mm_for_cpu
     size = packed.numel() + _stored(scales)
     return lambda rows: product(rows, packed, GROUP, scales)[:, :outputs], size
@@ -159,7 +165,7 @@ def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Ten
 
 def _integer_product(
     weight: torch.Tensor, bias: torch.Tensor | None, kind: str, ranges: Ranges
-) -> Callable[[torch.Tensor], torch.Tensor]:
+) -> Multiply:
     """Returns a matmul with weights and activations in 8 bits. The range of activations is found in
     each call (dynamic), or beforehand (static)."""
     scales = weight.abs().amax(1).clamp(min=1e-12) / LEVELS
@@ -171,22 +177,25 @@ def _integer_product(
         packed = torch.ops.quantized.linear_prepack(integers, bias)
     if kind == "dynamic_int8":
         return lambda rows: torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=True)
-    # Scale and zero point of activations in 7 bits, since a CPU without VNNI adds pairs of products
-    # in 16 bits.
-    affine = []
-    for observer in ranges:
-        low = min(0.0, float(observer.min_val))
-        high = max(0.0, float(observer.max_val))
-        step = max(high - low, 1e-12) / LEVELS
-        zero_point = min(LEVELS, max(0, round(-low / step)))
-        affine.append((step, zero_point))
-    (scale, zero), (out_scale, out_zero) = affine
+    of_inputs, of_outputs = ranges
+    scale, zero = _seven_bits(of_inputs)
+    out_scale, out_zero = _seven_bits(of_outputs)
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:
         quantised = torch.quantize_per_tensor(rows, scale, zero, torch.quint8)
         return torch.ops.quantized.linear(quantised, packed, out_scale, out_zero).dequantize()
 
     return multiply
+
+
+def _seven_bits(observer: MinMaxObserver) -> tuple[float, int]:
+    """Scale and zero point of activations in 7 bits, since a CPU without VNNI adds pairs of
+    products in 16 bits."""
+    low = min(0.0, float(observer.min_val))
+    high = max(0.0, float(observer.max_val))
+    scale = max(high - low, 1e-12) / LEVELS
+    zero_point = round(-low / scale)
+    return scale, min(LEVELS, max(0, zero_point))
 
 
 def _torchao(kind: str) -> Callable[[nn.Module], object]:
@@ -196,8 +205,11 @@ def _torchao(kind: str) -> Callable[[nn.Module], object]:
         from torchao import quantization as ao
     except ImportError as error:
         raise UnsupportedError(Said("torchao_missing", {"kind": kind})) from error
-    names = {"dynamic_int8": "Int8DynamicActivationInt8WeightConfig"}
-    names |= {"weight_int8": "Int8WeightOnlyConfig", "weight_int4": "Int4WeightOnlyConfig"}
+    names = {
+        "dynamic_int8": "Int8DynamicActivationInt8WeightConfig",
+        "weight_int8": "Int8WeightOnlyConfig",
+        "weight_int4": "Int4WeightOnlyConfig",
+    }
     if kind not in names:
         raise UnsupportedError(Said("torchao_no_scheme", {"kind": kind}))
     return lambda model: ao.quantize_(model, getattr(ao, names[kind])())
