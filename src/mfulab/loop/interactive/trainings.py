@@ -46,8 +46,6 @@ class Stepped:
 
     rank: int
     last: int
-    first_s: float
-    last_s: float = 0.0
     steps: int = 0
     gap: int = 0
 
@@ -66,19 +64,17 @@ class Optimizers:
     def note(self, optimizer: torch.optim.Optimizer) -> bool:
         """Records a step; True if no optimiser of this type with equally many parameters stepped
         before."""
-        now = time.perf_counter()
         self._number += 1
         stepped = self._stepped.get(optimizer)
         is_new = False
         if stepped is None:
             rank = max((other.rank for other in self._stepped.values()), default=1)
-            stepped = self._stepped[optimizer] = Stepped(rank - 1, self._number, now)
+            stepped = self._stepped[optimizer] = Stepped(rank - 1, self._number)
             family = type(optimizer), sum(len(group["params"]) for group in optimizer.param_groups)
             is_new = family not in self._families
             self._families.add(family)
         stepped.gap = max(stepped.gap, self._number - stepped.last - 1)
         stepped.last = self._number
-        stepped.last_s = now
         stepped.rank += 1
         stepped.steps += 1
         return is_new
