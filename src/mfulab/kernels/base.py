@@ -29,9 +29,9 @@ class Shape(NamedTuple):
 
     def bytes_moved(self, operand_bytes: int, output_bytes: int) -> int:
         """Minimum memory traffic in bytes: A and B read once, C written once."""
-        return self.batch * (
-            (self.m + self.n) * self.k * operand_bytes + self.m * self.n * output_bytes
-        )
+        read = (self.m + self.n) * self.k * operand_bytes
+        written = self.m * self.n * output_bytes
+        return self.batch * (read + written)
 
     def grid(self, rows: int, columns: int) -> tuple[int, int, int]:
         """Grid of blocks that each compute rows × columns of C: (blocks across, blocks down,
@@ -85,16 +85,12 @@ class MatmulKernel(ABC):
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         if precision not in self.precisions:
-            raise UnsupportedError(
-                Said(
-                    "kernel_lacks_format",
-                    {
-                        "kernel": str(self),
-                        "precision": precision,
-                        "formats": str(", ".join(self.precisions)),
-                    },
-                )
-            )
+            lacks = {
+                "kernel": str(self),
+                "precision": precision,
+                "formats": ", ".join(self.precisions),
+            }
+            raise UnsupportedError(Said("kernel_lacks_format", lacks))
         if block is not None and len(block) != self.block_sides:
             numbers: Numbers = {
                 "kernel": str(self),
@@ -104,7 +100,9 @@ class MatmulKernel(ABC):
             key = "block_needs" if self.block_sides else "block_not_chosen"
             raise UnsupportedError(Said(key, numbers))
         self.precision = precision
-        self.block = tuple(block) if block is not None else None
+        self.block = None
+        if block is not None:
+            self.block = tuple(block)
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -118,20 +116,16 @@ class MatmulKernel(ABC):
         """Raises UnsupportedError if the kernel does not support the device ("cpu" or "cuda") or
         the shape."""
         if device not in self.devices:
-            raise UnsupportedError(
-                Said(
-                    "kernel_runs_on",
-                    {
-                        "kernel": str(self),
-                        "devices": str(" and ".join(self.devices)),
-                        "device": str(device),
-                    },
-                )
-            )
+            runs_on = {
+                "kernel": str(self),
+                "devices": " and ".join(self.devices),
+                "device": device,
+            }
+            raise UnsupportedError(Said("kernel_runs_on", runs_on))
         if device == "cuda":
-            least = max(
-                self.least_capability, FP8_CAPABILITY if self.precision == "fp8" else (0, 0)
-            )
+            least = self.least_capability
+            if self.precision == "fp8":
+                least = max(least, FP8_CAPABILITY)
             require_capability(f"{self} in {self.precision}", least)
             require_grid(f"{self}: {shape}", self.launch(shape).grid)
 

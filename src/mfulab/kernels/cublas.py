@@ -44,7 +44,9 @@ class Cublas(MatmulKernel):
             raise UnsupportedError(Said("int8_rows", {"kernel": str(self), "shape": str(shape)}))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return a, b.transpose(1, 2).contiguous() if self.precision == "int8" else b, c
+        if self.precision == "int8":
+            b = b.transpose(1, 2).contiguous()
+        return a, b, c
 
     def run(self, *operands: Any, launch: Launch) -> None:
         from nvmath import CudaDataType
@@ -58,11 +60,15 @@ class Cublas(MatmulKernel):
         kind = CudaDataType[operand]
         kind_c = CudaDataType[output]
         plain = cublas.Operation.N
-        turned, columns = (cublas.Operation.T, k) if self.precision == "int8" else (plain, n)
+        of_b = plain
+        columns = n
+        if self.precision == "int8":
+            of_b = cublas.Operation.T
+            columns = k
         try:
             cublas.gemm_strided_batched_ex(
                 _handle(a.device, current_stream()),
-                *(turned, plain, n, m, k),
+                *(of_b, plain, n, m, k),
                 unit.ctypes.data,
                 *(b.data_ptr(), kind, columns, k * n),
                 *(a.data_ptr(), kind, k, m * k),
@@ -74,9 +80,8 @@ class Cublas(MatmulKernel):
             # with B along n, k = 72 was accepted for n = 128, but not for n = 136
             if "NOT_SUPPORTED" not in str(error):
                 raise
-            raise UnsupportedError(
-                Said("cublas_no_matmul", {"kernel": str(self), "m": m, "n": n, "k": k})
-            ) from error
+            sides = {"kernel": str(self), "m": m, "n": n, "k": k}
+            raise UnsupportedError(Said("cublas_no_matmul", sides)) from error
 
 
 @functools.cache

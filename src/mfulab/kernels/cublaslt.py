@@ -32,20 +32,18 @@ class CublasLt(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if self.precision == "fp8" and (shape.n % 16 or shape.k % 16):
-            raise UnsupportedError(
-                Said("fp8_multiples", {"kernel": str(self), "shape": str(shape)})
-            )
+            needs = {"kernel": str(self), "shape": str(shape)}
+            raise UnsupportedError(Said("fp8_multiples", needs))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         transposed = self.precision == "fp8"
         if transposed:
             b = b.transpose(1, 2).contiguous()
-        bias = (
-            torch.zeros(c.shape[2], dtype=c.dtype, device=c.device)
-            if "BIAS" in self.epilogue
-            else None
-        )
-        return a, b, c, bias, _Plan(self.precision, self.epilogue, a, b, c, bias, transposed)
+        bias = None
+        if "BIAS" in self.epilogue:
+            bias = torch.zeros(c.shape[2], dtype=c.dtype, device=c.device)
+        plan = _Plan(self.precision, self.epilogue, a, b, c, bias, transposed)
+        return a, b, c, bias, plan
 
     def run(self, *operands: Any, launch: Launch) -> None:
         a, b, c, _, plan = operands
@@ -75,7 +73,8 @@ class _Plan:
         operand, output, compute, _ = TYPES[precision]
         batch, m, k = a.shape
         n = c.shape[2]
-        self._lt, self._handle = lt, _handle(a.device)
+        self._lt = lt
+        self._handle = _handle(a.device)
         self._descriptor = lt.matmul_desc_create(
             cublas.ComputeType[compute], CudaDataType.CUDA_R_32F
         )
@@ -107,11 +106,10 @@ class _Plan:
         )
 
     def _set(self, kind: str, described: int, values: dict[Any, Any]) -> None:
+        set_attribute = getattr(self._lt, f"{kind}_set_attribute")
         for attribute, value in values.items():
             held = np.array([value])
-            getattr(self._lt, f"{kind}_set_attribute")(
-                described, attribute, held.ctypes.data, held.nbytes
-            )
+            set_attribute(described, attribute, held.ctypes.data, held.nbytes)
 
     def _layout(self, kind: str, rows: int, columns: int, batch: int) -> int:
         from nvmath import CudaDataType

@@ -44,9 +44,8 @@ class CudaC(MatmulKernel):
         return self._compile(arch, self.launch(shape))
 
     def _compile(self, arch: str, launch: Launch) -> Compiled:
-        return compile_source(
-            self.source, arch, tuple(sorted(self.defines().items())) + launch.defines
-        )
+        defines = tuple(sorted(self.defines().items()))
+        return compile_source(self.source, arch, defines + launch.defines)
 
     def architecture(self, capability: tuple[int, int]) -> str:
         """Compiler target for a compute capability, such as `sm_90`."""
@@ -54,7 +53,9 @@ class CudaC(MatmulKernel):
 
     def run(self, *operands: Any, launch: Launch) -> None:
         a, _, c = operands
-        self.enqueue(launch, operands, *map(np.int32, (c.shape[-2], c.shape[-1], a.shape[-1])))
+        m, n = c.shape[-2:]
+        k = a.shape[-1]
+        self.enqueue(launch, operands, *map(np.int32, (m, n, k)))
 
     def enqueue(self, launch: Launch, tensors: Sequence[Any], *numbers: Any) -> None:
         """Launches on torch's current stream. The arguments are the addresses of the tensors,
@@ -103,18 +104,17 @@ def _load(compiled: Compiled, entry: str, shared_memory_bytes: int) -> Any:
     if shared_memory_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         named = driver.CUkernel(handle_of(kernel))
-        check(
-            driver.cuKernelSetAttribute(
-                attribute, shared_memory_bytes, named, torch.cuda.current_device()
-            )
-        )
+        device = torch.cuda.current_device()
+        check(driver.cuKernelSetAttribute(attribute, shared_memory_bytes, named, device))
     return kernel
 
 
 def handle_of(kernel: Any) -> int:
     """The driver's CUkernel of a cuda.core kernel. Versions of cuda.core name the attribute
     differently."""
-    return int(kernel.handle if hasattr(kernel, "handle") else kernel._handle)
+    if hasattr(kernel, "handle"):
+        return int(kernel.handle)
+    return int(kernel._handle)
 
 
 def check(answer: tuple[Any, ...]) -> Any:
@@ -123,4 +123,6 @@ def check(answer: tuple[Any, ...]) -> Any:
     error, *values = answer
     if int(error) != 0:
         raise LaunchError(error.name)
-    return values[0] if len(values) == 1 else tuple(values)
+    if len(values) == 1:
+        return values[0]
+    return tuple(values)

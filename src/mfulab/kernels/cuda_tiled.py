@@ -31,47 +31,44 @@ class Tiled(CudaC):
         tile_m, tile_n, tile_k = self.sides
         name = f"{self}: block={[tile_m, tile_n, tile_k]}"
         if tile_m % self.run_m or tile_n % self.run_n:
-            raise UnsupportedError(
-                Said(
-                    "no_multiple_of_thread",
-                    {"name": name, "m": str(self.run_m), "n": str(self.run_n)},
-                )
-            )
+            run = {"name": name, "m": str(self.run_m), "n": str(self.run_n)}
+            raise UnsupportedError(Said("no_multiple_of_thread", run))
         if tile_k % self.load or tile_n % self.load:
-            raise UnsupportedError(
-                Said("no_multiple_of_load", {"name": name, "load": str(self.load)})
-            )
+            load = {"name": name, "load": str(self.load)}
+            raise UnsupportedError(Said("no_multiple_of_load", load))
+        if self.warp:
+            warp_m, warp_n = self.warp
+            if tile_m % warp_m or tile_n % warp_n:
+                warp = {"name": name, "m": str(warp_m), "n": str(warp_n)}
+                raise UnsupportedError(Said("no_multiple_of_warp", warp))
         loads = (tile_m * tile_k // self.load, tile_k * tile_n // self.load)
-        if self.warp and (tile_m % self.warp[0] or tile_n % self.warp[1]):
-            raise UnsupportedError(
-                Said(
-                    "no_multiple_of_warp",
-                    {"name": name, "m": str(self.warp[0]), "n": str(self.warp[1])},
-                )
-            )
         require_block(name, self.threads, loads, self.tiles_bytes, self.most_shared_bytes)
 
     @property
     def tiles_bytes(self) -> int:
         """Shared memory of all stages of tiles in bytes."""
         tile_m, tile_n, tile_k = self.sides
-        elements = self.stages * (tile_m + self.pad + tile_n) * tile_k
-        return elements * (8 if self.precision == "fp64" else 4)
+        element_bytes = 8 if self.precision == "fp64" else 4
+        return self.stages * (tile_m + self.pad + tile_n) * tile_k * element_bytes
 
     @property
     def threads(self) -> int:
-        return self.sides[0] // self.run_m * (self.sides[1] // self.run_n)
+        tile_m, tile_n, _ = self.sides
+        return tile_m // self.run_m * (tile_n // self.run_n)
 
     def defines(self) -> dict[str, str]:
-        names = ("BM", "BN", "BK", "RUN", "RUN_N", "GROUP", "PART_M", "PART_N")
-        values = (
-            *self.sides,
-            self.run_m,
-            self.run_n,
-            self.group_rows,
-            *(self.warp or self.sides[:2]),
-        )
-        return super().defines() | dict(zip(names, map(str, values), strict=True))
+        tile_m, tile_n, tile_k = self.sides
+        part_m, part_n = self.warp or (tile_m, tile_n)
+        return super().defines() | {
+            "BM": str(tile_m),
+            "BN": str(tile_n),
+            "BK": str(tile_k),
+            "RUN": str(self.run_m),
+            "RUN_N": str(self.run_n),
+            "GROUP": str(self.group_rows),
+            "PART_M": str(part_m),
+            "PART_N": str(part_n),
+        }
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
@@ -87,7 +84,8 @@ class Quads(Tiled):
 
     def launch(self, shape: Shape) -> Launch:
         aligned = shape.n % 4 == 0 and shape.k % 4 == 0
-        return replace(super().launch(shape), defines=(("ALIGNED", str(int(aligned))),))
+        defines = (("ALIGNED", str(int(aligned))),)
+        return replace(super().launch(shape), defines=defines)
 
 
 class AsyncTiles(Quads):

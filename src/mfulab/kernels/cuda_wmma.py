@@ -67,13 +67,12 @@ class CudaWmma(CudaC):
 
     def defines(self) -> dict[str, str]:
         tile_m, tile_n = self.sides
-        types = dict(zip(_MACROS, _TYPES[self.precision], strict=True)) | _MORE.get(
-            self.precision, {}
-        )
-        return {**types, "BM": str(tile_m), "BN": str(tile_n), "BK": str(self.depth)}
+        types = dict(zip(_MACROS, _TYPES[self.precision], strict=True))
+        more = _MORE.get(self.precision, {})
+        sides = {"BM": str(tile_m), "BN": str(tile_n), "BK": str(self.depth)}
+        return types | more | sides
 
     def launch(self, shape: Shape) -> Launch:
         aligned = shape.n % self.pack == 0 and shape.k % self.pack == 0
-        return Launch(
-            (self.threads,), shape.grid(*self.sides), defines=(("ALIGNED", str(int(aligned))),)
-        )
+        defines = (("ALIGNED", str(int(aligned))),)
+        return Launch((self.threads,), shape.grid(*self.sides), defines=defines)

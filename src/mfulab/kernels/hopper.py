@@ -50,14 +50,15 @@ class Hopper(CudaC):
 
     def defines(self) -> dict[str, str]:
         name = "f16" if self.precision == "fp16" else "bf16"
-        how = {
-            "BLOCKS": self.cluster,
-            "STORES": int(self.stores),
-            "ORDERED": int(self.ordered),
-            "DEFERRED": int(self.deferred),
+        return {
+            "TYPE": name,
+            "RESULT": name,
+            "OPERAND_BYTES": str(self.item_bytes),
+            "BLOCKS": str(self.cluster),
+            "STORES": str(int(self.stores)),
+            "ORDERED": str(int(self.ordered)),
+            "DEFERRED": str(int(self.deferred)),
         }
-        form = {"TYPE": name, "RESULT": name, "OPERAND_BYTES": str(self.item_bytes)}
-        return form | {key: str(value) for key, value in how.items()}
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
@@ -65,23 +66,18 @@ class Hopper(CudaC):
             raise UnsupportedError(Said("wgmma_on_hopper", {"kernel": str(self)}))
         step = 16 // self.item_bytes
         if shape.n % 8 or shape.k % step:
-            sides = (
-                "n and k to be multiples of 8"
-                if step == 8
-                else f"n to be a multiple of 8 and k of {step}"
-            )
-            raise UnsupportedError(
-                Said(
-                    "copy_engine_needs",
-                    {"kernel": str(self), "sides": str(sides), "shape": str(shape)},
-                )
-            )
+            sides = f"n to be a multiple of 8 and k of {step}"
+            if step == 8:
+                sides = "n and k to be multiples of 8"
+            needs = {"kernel": str(self), "sides": sides, "shape": str(shape)}
+            raise UnsupportedError(Said("copy_engine_needs", needs))
 
     def launch(self, shape: Shape) -> Launch:
-        tiles = shape.batch * ceil_div(shape.m, self.cluster * TILE_M) * ceil_div(shape.n, TILE_N)
-        blocks = self.cluster * min(
-            tiles, getattr(properties(), "multi_processor_count", H100_SMS) // self.cluster
-        )
+        down = ceil_div(shape.m, self.cluster * TILE_M)
+        across = ceil_div(shape.n, TILE_N)
+        sms = getattr(properties(), "multi_processor_count", H100_SMS)
+        clusters = min(shape.batch * down * across, sms // self.cluster)
+        blocks = self.cluster * clusters
         return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
 
     def views(self, a: Any, b: Any, c: Any) -> list[View]:
@@ -90,11 +86,10 @@ class Hopper(CudaC):
         batch, m, k = a.shape
         depth = ROW_BYTES // self.item_bytes
         n = c.shape[2]
-        map_c = View(c, (n, m, batch), (BOX, BOX, 1))
         return [
             View(a, (k, m, batch), (depth, TILE_M, 1)),
             View(b, (n, k, batch), (BOX, depth, 1)),
-            map_c,
+            View(c, (n, m, batch), (BOX, BOX, 1)),
         ]
 
     def order(self, c: Any) -> Any:
@@ -106,12 +101,13 @@ class Hopper(CudaC):
         pointers = [c, self.order(c)]
         sides = (a.shape[0], a.shape[1], c.shape[2], a.shape[2])
         maps = [tensor_map(view) for view in views]
-        values = [
-            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in pointers),
-            *map(ctypes.c_int, sides),
-        ]
-        addresses = [*(encoded.address for encoded in maps), *map(ctypes.addressof, values)]
-        return (ctypes.c_void_p * len(addresses))(*addresses), (views, pointers, maps, values)
+        values: list[ctypes.c_void_p | ctypes.c_int] = []
+        values += [ctypes.c_void_p(tensor.data_ptr()) for tensor in pointers]
+        values += map(ctypes.c_int, sides)
+        addresses = [encoded.address for encoded in maps]
+        addresses += map(ctypes.addressof, values)
+        arguments = (ctypes.c_void_p * len(addresses))(*addresses)
+        return arguments, (views, pointers, maps, values)  # kept alive with the arguments
 
     def run(self, *operands: Any, launch: Launch) -> None:
         from cuda.bindings import driver

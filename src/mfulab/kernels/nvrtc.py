@@ -49,18 +49,14 @@ def compile_source(
     )
     messages = io.StringIO()
     try:
-        code = (
-            Program((SOURCES / name).read_text(), "c++", options)
-            .compile("cubin", logs=messages)
-            .code
-        )
+        program = Program((SOURCES / name).read_text(), "c++", options)
+        code = program.compile("cubin", logs=messages).code
     except Exception as error:
         if "could not open source file" in str(error):
             raise UnsupportedError(Said("needs_cuda_headers", {"name": name})) from error
         if "--gpu-architecture" in str(error):  # CUDA 13 begins with sm_75
-            raise UnsupportedError(
-                Said("nvrtc_no_code", {"name": name, "arch": str(arch)})
-            ) from error
+            lacks = {"name": name, "arch": arch}
+            raise UnsupportedError(Said("nvrtc_no_code", lacks)) from error
         raise
     log = messages.getvalue().replace("\0", "")
     return Compiled(bytes(code), parse_resources(log), log)
@@ -75,12 +71,14 @@ def parse_resources(log: str) -> Resources:
         return int(match[1]) if match else None
 
     registers = number(r"Used (\d+) registers")
+    shared_memory_bytes = None
+    if registers is not None:
+        shared_memory_bytes = number(r"(\d+) bytes smem") or 0
     spilled = [int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)]
-    return Resources(
-        registers=registers,
-        shared_memory_bytes=(number(r"(\d+) bytes smem") or 0) if registers is not None else None,
-        spill_bytes=sum(spilled) if spilled else None,
-    )
+    spill_bytes = None
+    if spilled:
+        spill_bytes = sum(spilled)
+    return Resources(registers, shared_memory_bytes, spill_bytes)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from mfulab.kernels.base import Launch, Resources, ceil_div
 from mfulab.kernels.devices import WARP, properties
 
 REGISTER_UNIT = 256  # granularity of registers per warp (cuda_occupancy.h)
-PARTS = 4  # parts of an SM, each with a quarter of the registers
+SM_PARTS = 4  # parts of an SM, each with a quarter of the registers
 SHARED_UNIT = 128  # granularity of shared memory in bytes
 # bytes reserved by the system per block, since compute capability 8.0
 SHARED_RESERVED = 1024
@@ -55,14 +55,16 @@ def occupancy_percent(
         return None
     # The number of blocks is limited by threads, blocks, registers and shared memory.
     warps = ceil_div(resources.threads or prod(launch.block), WARP)
+    most_warps = sm.threads // WARP
     registers = ceil_div(max(1, resources.registers) * WARP, REGISTER_UNIT) * REGISTER_UNIT
-    by_registers = sm.registers // PARTS // registers * PARTS // warps
-    needed = (resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + sm.reserved_bytes
+    warps_of_part = sm.registers // SM_PARTS // registers
+    static_bytes = resources.shared_memory_bytes or 0
+    needed = static_bytes + launch.shared_memory_bytes + sm.reserved_bytes
     shared = ceil_div(needed, SHARED_UNIT) * SHARED_UNIT
     blocks = min(
-        sm.threads // WARP // warps,
+        most_warps // warps,
         sm.blocks,
-        by_registers,
+        warps_of_part * SM_PARTS // warps,
         sm.shared_memory_bytes // max(1, shared),
     )
-    return 100 * blocks * warps / (sm.threads // WARP)
+    return 100 * blocks * warps / most_warps

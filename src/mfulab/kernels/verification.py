@@ -31,7 +31,10 @@ class Operands:
     def poison(self) -> None:
         """Fills C with a value that no matmul produces, so that elements that are not written are
         detected."""
-        self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
+        poison = math.nan
+        if not self.c.is_floating_point():
+            poison = torch.iinfo(self.c.dtype).min
+        self.c.fill_(poison)
 
     def refresh(self, exact: torch.Tensor, seed: int) -> None:
         """Flips signs of rows of A, columns of B and `exact` in place, and poisons C. A result kept
@@ -68,11 +71,10 @@ def random_operands(shape: Shape, form: Format, device: Any, seed: int) -> Opera
         drawn = torch.float64 if form.operand == "float64" else torch.float32
         return torch.randn(size, generator=generator, device=device, dtype=drawn).to(dtype)
 
-    return Operands(
-        draw(m, k),
-        draw(k, n),
-        torch.empty(batch, m, n, dtype=getattr(torch, form.output), device=device),
-    )
+    a = draw(m, k)
+    b = draw(k, n)
+    c = torch.empty(batch, m, n, dtype=getattr(torch, form.output), device=device)
+    return Operands(a, b, c)
 
 
 def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -87,12 +89,16 @@ def effective_precision(form: Format, relative_error: float, k: int) -> str | No
         return None
     if form.error == 0:
         return form.name if relative_error == 0 else None
-    candidates = {
-        name: FORMATS[name].tolerance(k) / FORMATS[name].error * error
-        for name, error in _SUSPECTS.get(form.operand, {form.name: form.error}).items()
-    }
-    fitting = [(most, name) for name, most in candidates.items() if relative_error <= most]
-    return min(fitting)[1] if fitting else None
+    suspects = _SUSPECTS.get(form.operand, {form.name: form.error})
+    fitting = []
+    for name, error in suspects.items():
+        suspect = FORMATS[name]
+        largest_error = suspect.tolerance(k) / suspect.error * error
+        if relative_error <= largest_error:
+            fitting.append((largest_error, name))
+    if fitting:
+        return min(fitting)[1]
+    return None
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,9 @@ class Check:
         return self.relative_error <= self.tolerance  # False for NaN
 
     def __str__(self) -> str:
-        like = f", as {self.effective_precision} gives" if self.effective_precision else ""
+        like = ""
+        if self.effective_precision:
+            like = f", as {self.effective_precision} gives"
         return f"relative error {self.relative_error:.1e}{like}; at most {self.tolerance:.1e} is accepted"
 
 
@@ -117,14 +125,13 @@ def check(c: torch.Tensor, exact: torch.Tensor, form: Format, k: int) -> Check:
     """Compares a result with `exact_product`. A NaN or infinity anywhere gives an infinite
     error."""
     difference = c.to(torch.float64) - exact
-    wrong, right = (float(torch.linalg.vector_norm(tensor)) for tensor in (difference, exact))
-    # an integer matmul may be all zeros
-    relative = wrong / right if wrong and right else wrong
+    wrong = float(torch.linalg.vector_norm(difference))
+    right = float(torch.linalg.vector_norm(exact))
+    relative = wrong
+    if wrong and right:  # an integer matmul may be all zeros
+        relative = wrong / right
     if not bool(torch.isfinite(difference).all()):
         relative = math.inf
-    return Check(
-        relative,
-        float(difference.abs().max()),
-        form.tolerance(k),
-        effective_precision(form, relative, k),
-    )
+    largest = float(difference.abs().max())
+    effective = effective_precision(form, relative, k)
+    return Check(relative, largest, form.tolerance(k), effective)

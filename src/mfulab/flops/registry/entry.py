@@ -21,7 +21,7 @@ from mfulab.flops.registry.expression import (
 from mfulab.flops.registry.step import NO_STEP, StepWork
 
 MATMUL = ("m", "n", "k")  # sides of a matmul; `batch` may stand before them
-MOST = 10**30  # largest accepted number of FLOPs, more than any device computes
+MOST_FLOPS = 10**30  # largest accepted number, more than any device computes
 FAULTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 EXPRESSIONS = ("flops", "executed_flops", "pairs", "bytes")
 FIELDS = {"operators", "arguments", "matmul", "format", "uncounted", "source", "example"}
@@ -115,8 +115,9 @@ class Registered:
 
 
 def _bounded(flops: Any) -> int:
-    """Converts FLOPs to an integer. Raises OverflowError if they are negative or more than MOST."""
-    if not 0 <= flops <= MOST:
+    """Converts FLOPs to an integer. Raises OverflowError if they are negative or more than
+    MOST_FLOPS."""
+    if not 0 <= flops <= MOST_FLOPS:
         raise OverflowError("no call has as many FLOPs")
     return int(flops)
 
