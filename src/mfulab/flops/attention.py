@@ -33,11 +33,14 @@ def bind(signature: str, args: Sequence[object], kwargs: dict[str, Any]) -> dict
 def _cost(arguments: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
     """Cost of attention's matmuls over these pairs. Forward has two. Backward needs one per
     gradient, and one for the scores' gradient; the kernel executes five."""
-    query, key, value = arguments["query"], arguments["key"], arguments["value"]
+    query = arguments["query"]
+    key = arguments["key"]
+    value = arguments["value"]
     needed_matmuls = executed_matmuls = 2
     if backward:
         for_query, for_key, for_value = arguments.get("needs_gradient") or (True,) * 3
-        needed_matmuls = (for_query or for_key) + for_query + for_key + for_value
+        for_scores = for_query or for_key
+        needed_matmuls = for_scores + for_query + for_key + for_value
         executed_matmuls = 5
     pair_flops = query.shape[-1] + value.shape[-1]  # per matmul: 2 × the mean of both widths
 
@@ -46,8 +49,10 @@ def _cost(arguments: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
 
     full = flops(pairs.full)
     padding = flops(pairs.padding)
+    unfilled = 0
     # More keys than queries belong to a cache, where a key that no query sees is an empty slot.
-    is_cache = key.shape[-2] > query.shape[-2]
+    if key.shape[-2] > query.shape[-2]:
+        unfilled = padding
     return Cost(
         flops=full,
         causal_flops=flops(pairs.attended),
@@ -55,7 +60,7 @@ def _cost(arguments: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
         attention_flops=full,
         rectangle_flops=flops(pairs.rectangle),
         padding_flops=padding,
-        unfilled_flops=padding if is_cache else 0,
+        unfilled_flops=unfilled,
         bound=bool(pairs.bound),
     )
 
@@ -63,41 +68,46 @@ def _cost(arguments: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
 def sdpa_cost(arguments: dict[str, Any], backward: bool) -> Cost:
     """Cost of torch's `scaled_dot_product_attention`: [..., heads, tokens, width], with a mask or
     causal."""
-    query = arguments["query"].shape
+    *batch, queries, _ = arguments["query"].shape
+    keys = arguments["key"].shape[-2]
     mask = arguments.get("mask")
-    sides = query[-2], arguments["key"].shape[-2]
     known_pairs = arguments.get("pairs")
     if known_pairs:
         pairs = Pairs(*known_pairs)
     elif mask is None:
-        pairs = dense_pairs(*sides, bool(arguments.get("is_causal")))
+        pairs = dense_pairs(queries, keys, bool(arguments.get("is_causal")))
     else:
-        pairs = mask_pairs(mask, *sides)
-    return _cost(arguments, pairs.times(prod(query[:-2])), backward)
+        pairs = mask_pairs(mask, queries, keys)
+    return _cost(arguments, pairs.times(prod(batch)), backward)
 
 
 def variable_cost(arguments: dict[str, Any], backward: bool) -> Cost:
     """Cost of kernels that take lengths and windows: [batch, tokens, heads, width], or packed [(1,)
     tokens, heads, width]."""
-    query = arguments["query"].shape
+    *batch, tokens, heads, _ = arguments["query"].shape
     query_ends = arguments.get("query_ends")
-    key_ends = arguments.get("key_ends")
     # Kinds of masks: 0 is none, 1 is causal from the upper left, 2 from the lower right.
     causal = bool(arguments.get("kind") or arguments.get("is_causal"))
-    left, right = arguments.get("window_sides") or (arguments.get("left"), arguments.get("right"))
+    left = arguments.get("left")
+    right = arguments.get("right")
+    if arguments.get("window_sides"):
+        left, right = arguments["window_sides"]
     if arguments.get("window"):
         left = arguments["window"] - 1
-    tokens, heads = query[-3], query[-2]
     if query_ends is None:
         pairs = document_pairs(tokens, arguments["key"].shape[-3], causal, left, right)
-        pairs = pairs.times(prod(query[:-3]))
+        pairs = pairs.times(prod(batch))
         return _cost(arguments, pairs.times(heads), backward)
+    key_ends = arguments.get("key_ends")
+    if key_ends is None:
+        key_ends = query_ends
     queries = lengths_of(query_ends)
-    keys = lengths_of(query_ends if key_ends is None else key_ends)
+    keys = lengths_of(key_ends)
     if queries is None or keys is None:
         # only the number of tokens is known; no query sees more keys than the longest document has
         most = tokens * (arguments.get("longest_key") or tokens)
-        pairs = Pairs(most, most / 2 if causal else most, most, bound=True)
+        attended = most / 2 if causal else most
+        pairs = Pairs(most, attended, most, bound=True)
     else:
         pairs = Pairs(0, 0, 0)
         for query_count, key_count in zip(queries, keys, strict=True):

@@ -49,19 +49,26 @@ def certainty(
                 bound += totals.flops
         if key.direction == "forward" and key.layer in of_layers:
             of_layers[key.layer] += totals.flops
+    shares: dict[Kind, float] = {}
+    bound_share = 0.0
     total = operations.model_flops
-    forward = operations.sum("forward").flops
-    differences = {layer: by_layers[layer] - counted for layer, counted in of_layers.items()}
-    worst = max(differences, key=lambda layer: abs(differences[layer]), default="")
+    if total:
+        shares = {kind: count / total for kind, count in flops.items()}
+        bound_share = bound / total
     counted_twice = sum(of_layers.values())
+    second_share = 0.0
+    forward = operations.sum("forward").flops
+    if forward:
+        second_share = counted_twice / forward
+    differences = {layer: by_layers[layer] - counted for layer, counted in of_layers.items()}
+    deviation = None
+    if counted_twice:
+        deviation = sum(differences.values()) / counted_twice
+    worst = max(differences, key=lambda layer: abs(differences[layer]), default="")
+    if not differences.get(worst):
+        worst = ""
     return Certainty(
-        shares={kind: count / total for kind, count in flops.items()} if total else {},
-        bound_share=bound / total if total else 0,
-        uncounted=dict(operations.uncounted),
-        second_share=counted_twice / forward if forward else 0,
-        deviation=sum(differences.values()) / counted_twice if counted_twice else None,
-        worst_layer=worst if differences.get(worst) else "",
-        unused=unused,
+        shares, bound_share, dict(operations.uncounted), second_share, deviation, worst, unused
     )
 
 

@@ -11,10 +11,8 @@ from torch.nn.modules import module as global_hooks
 from mfulab.flops.formulas import expected_experts_read
 
 # Names in transformers' configs: the number of experts, and the number that a token is routed to.
-_NAMES = (
-    ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k"),
-)
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k")
 
 
 def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
@@ -22,14 +20,20 @@ def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
     model's config. None for a dense model."""
     config = getattr(model, "config", None)
     config = getattr(config, "text_config", config)
-    numbers = []
-    for names in _NAMES:
-        values = [getattr(config, name, None) for name in names]
-        numbers.append(next(filter(None, values), None))
-    experts, active = numbers
+    experts = _first_known(config, _EXPERTS)
+    active = _first_known(config, _ACTIVE)
     if experts and active:
-        return (int(experts), int(active))
+        return experts, active
     return None
+
+
+def _first_known(config: object, names: Sequence[str]) -> int:
+    """The first of a config's values under these names that is not 0; 0 if there is none."""
+    for name in names:
+        value = getattr(config, name, None)
+        if value:
+            return int(value)
+    return 0
 
 
 def active_parameters(model: torch.nn.Module) -> int:

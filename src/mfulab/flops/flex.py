@@ -40,16 +40,18 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
         with _disable_current_modes(), torch.compiler.set_stance("default"):
             # On a GPU this is the fused kernel, as in the user's loop. On a CPU there is no
             # backward pass, and nothing to fuse.
-            run = torch.compile(original, fullgraph=True) if query.is_cuda else original
+            run: Callable[..., Any] = original
+            if query.is_cuda:
+                run = torch.compile(original, fullgraph=True)
             results = run(query, key, value, *rest, **options)
         add("flex_attention", results, (query, key, value, numbers), {})
-        if results[0].requires_grad:
-            needs = [tensor.requires_grad for tensor in (query, key, value)]
-            shapes = [tensor.detach() for tensor in (query, key, value)]
+        output = results[0]
+        if output.requires_grad:
+            operands = (query, key, value)
+            needs = [tensor.requires_grad for tensor in operands]
+            shapes = [tensor.detach() for tensor in operands]
             backward = (*shapes, numbers, needs)
-            results[0].register_hook(
-                lambda gradient: add("flex_attention_backward", shapes, backward, {})
-            )
+            output.register_hook(lambda _: add("flex_attention_backward", shapes, backward, {}))
         return results
 
     with (
@@ -71,7 +73,9 @@ def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) ->
         return unmasked
     in_blocks = None  # pairs in the blocks that are computed, if known
     if has_data(partial):
-        blocks = partial.sum() + (0 if full is None else full.sum())
+        blocks = partial.sum()
+        if full is not None:
+            blocks = blocks + full.sum()
         sequences = partial[..., 0].numel()
         in_blocks = min(float(blocks) / sequences * rows * columns, unmasked.executed)
     mask = _evaluated(block_mask, queries, keys, query)
@@ -102,24 +106,30 @@ def _evaluated(block_mask: tuple[Any, ...], queries: int, keys: int, like: Tenso
     if queries * keys > LARGEST_MASK:
         return None
     numbers = block_mask[2]
-    block_indices = block_mask[3]
-    rows, columns, mask_function = block_mask[-3:]
-    if mask_function is not module.noop_mask:
-        try:
-            device = like.device.type if has_data(like) else "cpu"
-            with torch.device("cpu"):
-                return module.create_mask(
-                    mask_function, numbers.shape[0], numbers.shape[1], queries, keys, device
-                )
-        except Exception:  # a function of tensors without data
-            return None
+    mask_function = block_mask[-1]
+    if mask_function is module.noop_mask:
+        return _from_blocks(block_mask, queries, keys)
+    batch, heads = numbers.shape[:2]
+    device = "cpu"
+    if has_data(like):
+        device = like.device.type
+    try:
+        with torch.device("cpu"):
+            return module.create_mask(mask_function, batch, heads, queries, keys, device)
+    except Exception:  # a function of tensors without data
+        return None
+
+
+def _from_blocks(block_mask: tuple[Any, ...], queries: int, keys: int) -> Tensor | None:
+    """Returns a mask without a function, which is its blocks: in each row, the first columns that
+    are listed, as many as their number says. None without data."""
+    numbers, block_indices, *of_full = block_mask[2:6]
     if not has_data(numbers):
         return None
-    # Without a function the mask is its blocks: in each row, the first `numbers` listed columns.
-    seen = torch.zeros(
-        *numbers.shape, -(-keys // columns), dtype=torch.int64, device=numbers.device
-    )
-    for number, indices in ((numbers, block_indices), block_mask[4:6]):
+    rows, columns = block_mask[-3:-1]
+    across = -(-keys // columns)
+    seen = torch.zeros(*numbers.shape, across, dtype=torch.int64, device=numbers.device)
+    for number, indices in ((numbers, block_indices), of_full):
         if number is not None:
             listed = torch.arange(indices.shape[-1], device=indices.device) < number[..., None]
             seen = seen.scatter_reduce(-1, indices.long(), listed.long(), "amax")

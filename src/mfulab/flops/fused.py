@@ -37,6 +37,14 @@ def _attention_shapes(
     return output, log_sum
 
 
+def _grouped_shape(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    rows = a.shape[0]
+    columns = b.shape[-1]
+    if b.ndim == 3:
+        return a.new_empty(rows, columns)
+    return a.new_empty(*ends.shape, rows, columns)
+
+
 # Operands are [..., heads, tokens, width]; keys and values may have fewer heads (grouped). Returns
 # the output and the log of softmax's sums. `pairs` are the fields of `mfulab.flops.cost.Pairs` if
 # known, else empty.
@@ -53,9 +61,7 @@ attention_backward = _operator(
 )
 # [rows, k]·[groups, k, n] → [rows, n]; or [m, rows]·[rows, n] → [groups, m, n].
 grouped_product = _operator(
-    "grouped_product",
-    "(Tensor a, Tensor b, Tensor ends) -> Tensor",
-    lambda a, b, ends: a.new_empty(*(() if b.ndim == 3 else ends.shape), a.shape[0], b.shape[-1]),
+    "grouped_product", "(Tensor a, Tensor b, Tensor ends) -> Tensor", _grouped_shape
 )
 
 
@@ -69,11 +75,14 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor
     needs = list(ctx.needs_input_grad[:4])
     saved = ctx.saved_tensors  # read once, as a checkpoint that recomputes them allows no more
     computed = attention_backward(gradient, *saved, ctx.is_causal, needs[:3], ctx.pairs)
-    gradients = []
-    for operand_gradient, is_needed in zip(computed, needs, strict=False):
-        gradients.append(operand_gradient if is_needed else None)
-    mask_gradient = torch.empty_like(saved[3]) if needs[3] else None
-    return *gradients, mask_gradient, None, None
+    mask = saved[3]
+    gradients: list[Tensor | None] = [None] * 4
+    for index, operand_gradient in enumerate(computed):
+        if needs[index]:
+            gradients[index] = operand_gradient
+    if needs[3]:
+        gradients[3] = torch.empty_like(mask)
+    return *gradients, None, None
 
 
 attention.register_autograd(_differentiate, setup_context=_save)
@@ -82,8 +91,11 @@ attention.register_autograd(_differentiate, setup_context=_save)
 def _differentiate_grouped(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     a, b, ends = ctx.saved_tensors
     needs_a, needs_b = ctx.needs_input_grad[:2]
-    a_gradient = grouped_product(gradient, b.mT, ends) if needs_a else None
-    b_gradient = grouped_product(a.mT, gradient, ends) if needs_b else None
+    a_gradient = b_gradient = None
+    if needs_a:
+        a_gradient = grouped_product(gradient, b.mT, ends)
+    if needs_b:
+        b_gradient = grouped_product(a.mT, gradient, ends)
     return a_gradient, b_gradient, None
 
 
@@ -107,9 +119,15 @@ def fused_operators() -> Iterator[None]:
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     tensors = [query, key, value]
     if min(tensor.ndim for tensor in tensors) > 3:
         batch = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in tensors))

@@ -85,10 +85,14 @@ def matmul(a: Sides, b: Sides, *_: object, **__: object) -> int:
     """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]. Only stored elements of a sparse operand
     count; a complex multiply-add is four."""
     is_complex = getattr(a, "is_complex", None)
-    flops_per_product = 8 if is_complex and is_complex() else 2
+    flops_per_product = 2
+    if is_complex and is_complex():
+        flops_per_product = 8
     if _is_sparse(b) and not _is_sparse(a):
         return flops_per_product * a.shape[-2] * _stored(b)
-    columns = b.shape[-1] if b.ndim > 1 else 1
+    columns = 1
+    if b.ndim > 1:
+        columns = b.shape[-1]
     return flops_per_product * _stored(a) * columns
 
 
@@ -128,7 +132,8 @@ def trilinear(a: Sides, b: Sides, c: Sides, *dimensions: Sequence[int], **__: ob
     # a and b are multiplied and summed over what c lacks, then the result is multiplied by c
     of_pair = set(sizes) - (missing_a & missing_b)
     of_result = of_pair - (summed & missing_c)
-    of_both = of_result | (set(sizes) - missing_c)
+    of_c = set(sizes) - missing_c
+    of_both = of_result | of_c
     pair_elements = prod(sizes[dimension] for dimension in of_pair)
     elements = prod(sizes[dimension] for dimension in of_both)
     return 2 * pair_elements + 2 * elements
@@ -137,7 +142,8 @@ def trilinear(a: Sides, b: Sides, c: Sides, *dimensions: Sequence[int], **__: ob
 def distances(a: Sides, b: Sides, *_: object, **__: object) -> Cost:
     """Cost of distances from […, n, k] to […, m, k] by -2·a·bᵀ. The kernel multiplies k + 2
     columns, which adds both squares."""
-    distance_count = a.numel() // a.shape[-1] * b.shape[-2]
+    rows = a.numel() // a.shape[-1]
+    distance_count = rows * b.shape[-2]
     flops = 2 * a.numel() * b.shape[-2]
     return Cost(flops, flops, flops + 4 * distance_count)
 
@@ -156,23 +162,35 @@ def nested_matmul(a: Any, b: Any, *_: object, **__: object) -> int:
     aten::matmul are decomposed before."""
     if not b.is_nested:
         return int(2 * a.numel() * b.shape[-1])
-    b_shapes = b._nested_tensor_size().tolist()
-    a_shapes = a._nested_tensor_size().tolist() if a.is_nested else [a.shape[1:]] * a.shape[0]
-    pairs = zip(a_shapes, b_shapes, strict=True)
-    return sum(2 * prod(a_shape) * b_shape[-1] for a_shape, b_shape in pairs)
+    flops = 0
+    for a_shape, b_shape in zip(_shapes_in(a), _shapes_in(b), strict=True):
+        flops += 2 * prod(a_shape) * b_shape[-1]
+    return flops
 
 
-def _lengths(x: Any) -> list[int]:
-    """Length of each sequence in a batch, nested or not."""
-    if getattr(x, "is_nested", False):
-        return [int(size[0]) for size in x._nested_tensor_size().tolist()]
-    return [x.shape[1]] * x.shape[0]
+def _shapes_in(batch: Any) -> list[Shape]:
+    """Shape of each element of a batch, nested or not."""
+    if getattr(batch, "is_nested", False):
+        return batch._nested_tensor_size().tolist()  # type: ignore[no-any-return]
+    return [batch.shape[1:]] * batch.shape[0]
 
 
 def linear(inputs: Sides, weight: Sides, *_: object, **__: object) -> int:
     """FLOPs of […, k]·[n, k]ᵀ, or of a weight [k]. Called only where torch does not decompose
     it."""
     return 2 * inputs.numel() * prod(weight.shape[:-1])
+
+
+def stored_linear(inputs: Sides, weight: Sides, *_: object, **__: object) -> int:
+    """FLOPs of a linear layer that multiplies each row of inputs by all stored elements of a
+    weight."""
+    return 2 * inputs.numel() // inputs.shape[-1] * weight.numel()
+
+
+def packed_linear(inputs: Sides, *_: object, out: Sides, **__: object) -> int:
+    """FLOPs of a linear layer with a packed weight: each input value is multiplied once per
+    output."""
+    return 2 * inputs.numel() * out.shape[-1]
 
 
 def grouped_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int:
@@ -213,10 +231,10 @@ def rnn_layer_gradients(
     if not any(needs_gradient[5:7]):  # the first step needs no gradient of its state
         hidden = args[4]
         state_rows -= hidden.numel() // hidden.shape[-1]
-    input_products = tokens * (of_input + of_input_weight) * input_weight.numel()
-    state_products = (tokens * of_state_weight + state_rows) * state_weight.numel()
-    needed = 2 * (input_products + state_products)
-    return Cost(needed, needed, executed)
+    input_rows = tokens * (of_input + of_input_weight)
+    state_rows += tokens * of_state_weight
+    products = input_rows * input_weight.numel() + state_rows * state_weight.numel()
+    return Cost(2 * products, 2 * products, executed)
 
 
 # Position of `bidirectional`, counted from the end: the same for cuDNN and for MIOpen, which has
@@ -239,8 +257,10 @@ def rnn_gradients(x: Sides, weights: Sequence[Sides], stride: int, *rest: Any, *
     layers = [weights[start : start + stride] for start in range(0, len(weights), stride)]
     flops = forward * bool(of_weights) + forward
     if not of_input:
-        directions = 2 if is_bidirectional else 1
-        flops -= 2 * tokens * sum(layer[0].numel() for layer in layers[:directions])
+        first_layers = layers[:1]
+        if is_bidirectional:
+            first_layers = layers[:2]
+        flops -= 2 * tokens * sum(layer[0].numel() for layer in first_layers)
     if not (of_hidden or of_cell):
         batch = hidden.shape[-2]
         flops -= 2 * batch * sum(layer[1].numel() for layer in layers)
@@ -261,9 +281,14 @@ def encoder_layer(src: object, embed_dim: int, num_heads: int, *args: object, **
 
 
 def multi_head_attention(
-    query: object, key: object, value: object, embed_dim: int, num_head: int, *args: object,
+    query: object,
+    key: object,
+    value: object,
+    embed_dim: int,
+    num_head: int,
+    *args: object,
     **__: object,
-) -> int:  # fmt: skip
+) -> int:
     """FLOPs of MultiheadAttention's fused inference: projections of all inputs and the output, and
     full attention. There are as many keys as queries: torch's kernel takes no other shapes."""
     weights = args[:4]  # the mask comes after them
@@ -273,9 +298,10 @@ def multi_head_attention(
 def _encoder_flops(inputs: object, embed_dim: int, weights: Sequence[object]) -> int:
     """FLOPs of self-attention over `inputs`, and of multiplying each token by every matrix of
     `weights`."""
-    lengths = _lengths(inputs)
+    lengths = [int(shape[0]) for shape in _shapes_in(inputs)]
+    by_weights = 2 * sum(lengths) * _matrix_elements(weights)
     pairs = sum(length**2 for length in lengths)
-    return 2 * sum(lengths) * _matrix_elements(weights) + 4 * pairs * embed_dim
+    return by_weights + 4 * pairs * embed_dim
 
 
 def _attention(
@@ -298,19 +324,16 @@ _TABLE: dict[str, Formula] = {
     "aten::_trilinear": trilinear,
     "aten::_euclidean_dist": distances,
     "aten::_sparse_semi_structured_mm aten::_sparse_semi_structured_addmm": semi_structured_matmul,
-    # Like `linear`, with half of the weight stored.
-    "aten::_sparse_semi_structured_linear": lambda x, w, *_, **__: (
-        2 * x.numel() // x.shape[-1] * w.numel()
-    ),
+    # Half of the weight is stored.
+    "aten::_sparse_semi_structured_linear": stored_linear,
     # 2:4 sparse by cuSPARSELt, whose compressed operand also holds indices: half of
     # [m, k]·[k, n].
     "aten::_cslt_sparse_mm": lambda values, dense, *_, out, **__: dense.shape[0] * out.numel(),
-    # Linear layers with packed weights: each input value is multiplied once per output.
     "aten::_weight_int8pack_mm aten::_weight_int4pack_mm aten::_weight_int4pack_mm_for_cpu "
     "aten::_dyn_quant_matmul_4bit aten::_wrapped_quantized_linear_prepacked quantized::linear "
-    "quantized::linear_relu quantized::linear_dynamic onednn::qlinear_pointwise bitsandbytes::gemv_4bit "
-    "bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul "
-    "bitsandbytes::int8_mixed_scaled_mm": lambda x, *_, out, **__: 2 * x.numel() * out.shape[-1],
+    "quantized::linear_relu quantized::linear_dynamic onednn::qlinear_pointwise "
+    "bitsandbytes::gemv_4bit bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul "
+    "bitsandbytes::int8_mixed_scaled_mm": packed_linear,
     "aten::matmul": nested_matmul,
     # Backward passes count the gradients that are needed, each as much as the forward matmul.
     "aten::matmul_backward": lambda g, a, b, mask, *_, **__: sum(mask) * nested_matmul(a, b),

@@ -2,7 +2,7 @@
 time."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -142,14 +142,16 @@ class LstmsOnCpu(ExitStack):
                 self.callback(module.register_forward_pre_hook(self._enter).remove)
                 self.callback(module.register_forward_hook(self._leave).remove)
 
-    def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
-        x: Any = arguments[0] if arguments else None
-        is_plain = isinstance(x, torch.Tensor) and x.layout == torch.strided
-        self._before = self._saved.total, is_plain and x.untyped_storage() in self._saved.seen
+    def _enter(self, module: torch.nn.Module, arguments: Sequence[object]) -> None:
+        x = _first_of(arguments)
+        is_saved = False
+        if isinstance(x, torch.Tensor) and x.layout == torch.strided:
+            is_saved = x.untyped_storage() in self._saved.seen
+        self._before = self._saved.total, is_saved
 
-    def _leave(self, lstm: Any, arguments: Any, output: Any) -> None:
+    def _leave(self, lstm: Any, arguments: Sequence[object], output: Any) -> None:
         """Adds what oneDNN would save for this call, minus what was saved during it."""
-        x: Any = arguments[0] if arguments else None
+        x = _first_of(arguments)
         if not isinstance(x, torch.Tensor) or not x.is_meta or not output[0].requires_grad:
             return
         batch = 1
@@ -157,7 +159,9 @@ class LstmsOnCpu(ExitStack):
             batch = x.shape[0] if lstm.batch_first else x.shape[1]
         steps = x.numel() // x.shape[-1] // max(batch, 1)
         before, is_input_saved = self._before
-        needed = MemorySize(0 if is_input_saved else x.numel())
+        needed = MemorySize()
+        if not is_input_saved:
+            needed += MemorySize(x.numel())
         for layer in range(lstm.num_layers):
             needed += _saved_by_layer(lstm, layer, steps, batch)
         self.more += needed - (self._saved.total - before)
@@ -188,8 +192,11 @@ class LiveTensors:
         for tensor in read:
             self._seen.add(tensor)
         for tensor in written:
-            size = MemorySize.of(tensor) if tensor.layout == torch.strided else MemorySize()
-            if self._seen.add(tensor, partial(self._change, MemorySize() - size)):
+            if tensor.layout != torch.strided:
+                continue
+            size = MemorySize.of(tensor)
+            freed = MemorySize() - size
+            if self._seen.add(tensor, partial(self._change, freed)):
                 self._change(size)
         self.peak = max(self.peak, self.alive, key=MemorySize.bytes)
 
@@ -197,11 +204,18 @@ class LiveTensors:
         self.alive += difference
 
 
+def _first_of(arguments: Sequence[object]) -> object:
+    """The first argument; None if there is none."""
+    return next(iter(arguments), None)
+
+
 def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> MemorySize:
     """Memory that oneDNN saves for the backward pass of one layer, over all its directions."""
     directions = 2 if lstm.bidirectional else 1
     width = lstm.hidden_size
-    inputs = width * directions if layer else lstm.input_size
+    inputs = lstm.input_size
+    if layer:
+        inputs = width * directions
     hidden = steps * batch * width
     elements, fixed = onednn_lstm_workspace(steps, batch, inputs, width)
     per_direction = hidden + 4 * batch * width + elements

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.nn.attention.flex_attention import BlockMask
 
-from mfulab.flops.counter import Operations
+from mfulab.flops.counter import Key, Operations, Totals
 from mfulab.flops.flex import block_mask_documents
 from mfulab.flops.masks import lengths_of, with_values
 
@@ -85,7 +85,9 @@ def _fitting(name: str, argument: object, shape: tuple[int, int]) -> Any:
     value = with_values(argument)
     if value is None:
         return None
-    fits = value.ndim == 1 if name.startswith("cu_seq") else tuple(value.shape) == shape
+    fits = tuple(value.shape) == shape
+    if name.startswith("cu_seq"):
+        fits = value.ndim == 1
     if fits:
         return value
     return None
@@ -96,7 +98,10 @@ def _blocks(values: Sequence[object], shape: tuple[int, int]) -> tuple[int, ...]
     fit the tokens."""
     flat = list[object]()
     for value in values:
-        flat.extend(value.values() if isinstance(value, Mapping) else (value,))
+        if isinstance(value, Mapping):
+            flat.extend(value.values())
+        else:
+            flat.append(value)
     mask = next((value for value in flat if isinstance(value, BlockMask)), None)
     documents = None
     if mask is not None and mask.seq_lengths[0] == shape[1]:
@@ -144,7 +149,13 @@ def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
     is_labelled = labels != IGNORED
     if bool((is_labelled.diff(dim=-1).sum(-1) > 2).any()):
         return None  # labels with gaps are masked words, or turns of a dialogue
-    return [int(row.nonzero().max()) + 1 if bool(row.any()) else 0 for row in is_labelled]
+    lengths = []
+    for row in is_labelled:
+        length = 0
+        if bool(row.any()):
+            length = int(row.nonzero().max()) + 1
+        lengths.append(length)
+    return lengths
 
 
 # Names of arguments, and a function of (values, shape of the tokens) to document lengths or None.
@@ -175,16 +186,21 @@ def useful_flops(operations: Operations, real: RealTokens | None) -> float | Non
         return None
     total = 0.0
     for key, sums in operations.totals.items():
-        if key.direction not in ("forward", "backward"):
-            continue
-        by_token = sums.attention_flops * real.fraction
-        total += (sums.flops - sums.attention_flops) * real.fraction
-        # squares of a chunk or head, whose number grows with tokens
-        if key.side not in (0, real.width):
-            total += by_token
-        elif sums.rectangle_flops:
-            by_mask = sums.attention_flops - sums.padding_flops if sums.padding_flops else by_token
-            total += min(by_mask, sums.rectangle_flops * real.pair_fraction)
-        else:
-            total += sums.attention_flops
+        if key.direction in ("forward", "backward"):
+            total += (sums.flops - sums.attention_flops) * real.fraction
+            total += _useful_attention(key, sums, real)
     return total
+
+
+def _useful_attention(key: Key, sums: Totals, real: RealTokens) -> float:
+    """FLOPs of attention that serve real tokens."""
+    by_token = sums.attention_flops * real.fraction
+    # squares of a chunk or head, whose number grows with tokens
+    if key.side not in (0, real.width):
+        return by_token
+    if not sums.rectangle_flops:
+        return sums.attention_flops
+    by_mask = by_token
+    if sums.padding_flops:
+        by_mask = sums.attention_flops - sums.padding_flops
+    return min(by_mask, sums.rectangle_flops * real.pair_fraction)

@@ -197,11 +197,15 @@ def _mask_of(
     mask = None
     if 0 <= mask_position < len(arguments) and mask_position != position:
         mask = arguments[mask_position]
-    if not isinstance(mask, Tensor) or mask.ndim < 2 or mask.shape[-1] != scores.keys:
+    if not isinstance(mask, Tensor) or mask.ndim < 2:
         return None
-    if mask.shape[-2] not in (1, scores.queries) or (kind != "add" and mask.dtype != torch.bool):
+    queries, keys = mask.shape[-2:]
+    if keys != scores.keys or queries not in (1, scores.queries):
         return None
-    return mask, kind == "masked_fill" or (kind == "where" and position == 2)
+    if kind != "add" and mask.dtype != torch.bool:
+        return None
+    hides = kind == "masked_fill" or (kind == "where" and position == 2)
+    return mask, hides
 
 
 def _by_pairs(cost: Cost, pairs: Pairs, all_pairs: int, in_cache: bool) -> Cost:
@@ -211,6 +215,12 @@ def _by_pairs(cost: Cost, pairs: Pairs, all_pairs: int, in_cache: bool) -> Cost:
     attended = int(cost.executed_flops * pairs.attended / all_pairs)
     padding = int(cost.executed_flops * pairs.padding / all_pairs)
     return replace(
-        cost, flops=full, causal_flops=attended, attention_flops=full, rectangle_flops=cost.executed_flops,
-        padding_flops=padding, unfilled_flops=padding if in_cache else 0, bound=bool(pairs.bound),
-    )  # fmt: skip
+        cost,
+        flops=full,
+        causal_flops=attended,
+        attention_flops=full,
+        rectangle_flops=cost.executed_flops,
+        padding_flops=padding,
+        unfilled_flops=padding if in_cache else 0,
+        bound=bool(pairs.bound),
+    )
