@@ -62,10 +62,13 @@ def attribute(trace: Trace) -> Attribution:
     product = np.array(nested.product, np.int64)
     outermost = np.array(nested.outermost, np.int64)
     node = np.array(nested.node, np.int64)
-    is_update = (np.array(nested.update, np.int64) >= 0) & (node < 0)
-    product[np.isin(product, list(nested.unbatched)) | is_update] = -1
+    update = np.array(nested.update, np.int64)
+    is_update = (update >= 0) & (node < 0)
+    is_unbatched = np.isin(product, list(nested.unbatched))
+    product[is_unbatched | is_update] = -1
     is_operator = trace.named(_is_operator)[host.name]
-    is_recomputed = host.forward & is_operator & np.isin(node, list(nested.recomputing))
+    recomputes = np.isin(node, list(nested.recomputing))
+    is_recomputed = host.forward & is_operator & recomputes
     parent = np.array(nested.parent, np.int64)
     of_activity, by_graph = _launched(trace, parent, order)
     return Attribution(
@@ -155,8 +158,12 @@ class _Nested:
 
     def _walk(self, order: list[int], threads: list[int], ends: list[int]) -> None:
         """Visits the calls thread by thread, in order of begin."""
-        product, outermost, parent = self.product, self.outermost, self.parent
-        node, update, names = self.node, self.update, self._names
+        product = self.product
+        outermost = self.outermost
+        parent = self.parent
+        node = self.node
+        update = self.update
+        names = self._names
         kinds = (self._multiplies, self._backward, self._updates, self._sparse)
         is_special = list(map(any, zip(*kinds, strict=True)))
         stack = list[int]()
@@ -168,7 +175,8 @@ class _Nested:
             while stack and ends[stack[-1]] < ends[index]:
                 stack.pop()
             if stack:
-                above = parent[index] = stack[-1]
+                above = stack[-1]
+                parent[index] = above
                 product[index] = product[above]
                 outermost[index] = outermost[above]
                 node[index] = node[above]
@@ -224,7 +232,9 @@ class _Nested:
 
 
 def _is_operator(name: str) -> bool:
-    return ("::" in name and not name.startswith(_ENGINE)) or name.startswith(("triton_", COMPILED))
+    if name.startswith(("triton_", COMPILED)):
+        return True
+    return "::" in name and not name.startswith(_ENGINE)
 
 
 def _launched(trace: Trace, parent: Indices, order: Indices) -> tuple[Indices, Chosen]:
@@ -240,7 +250,8 @@ def _launched(trace: Trace, parent: Indices, order: Indices) -> tuple[Indices, C
     around = open_calls.at(launches.begin, launches.thread)
     of_activity = np.append(around, -1)[launch]
     # An external id equal to the correlation, as in older traces, names a launch and no operator.
-    unowned = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
+    names_operator = activities.external != activities.correlation
+    unowned = np.flatnonzero((of_activity < 0) & names_operator)
     of_activity[unowned] = places_of(activities.external[unowned], host.external)
     replayed = np.fromiter(trace.owned, np.int64)
     of_activity[replayed] = list(trace.owned.values())

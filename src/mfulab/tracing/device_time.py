@@ -60,10 +60,13 @@ class Owned(NamedTuple):
 
 def shapes_text(shapes: Sequence[Any]) -> str:
     """Formats the shapes of a call as 64×32·32×8; a list of tensors is flattened."""
-    flat = list[Any]()
+    flat = list[Sequence[object]]()
     for shape in shapes:
-        flat += shape if shape and isinstance(shape[0], list) else [shape]
-    return "·".join("×".join(map(str, dims)) for dims in flat if dims)
+        if shape and isinstance(shape[0], list):
+            flat += shape
+        else:
+            flat.append(shape)
+    return "·".join("×".join(map(str, sides)) for sides in flat if sides)
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Executed:
         """Length of each activity in ns."""
         return self.end - self.begin
 
-    def where(self, chosen: Any) -> Intervals:
+    def where(self, chosen: Chosen | Indices) -> Intervals:
         """Intervals of some of the activities, chosen by mask or index."""
         return Intervals(self.begin[chosen], self.end[chosen])
 
@@ -220,8 +223,9 @@ class DeviceTime:
         lengths = self.idle.lengths
         owner = self.executed.operator
         named = np.where(owner < 0, self.executed.name, self._facts.host_names[owner])
+        longest = np.argsort(-lengths, kind="stable")[:LONGEST_GAPS]
         found = list[tuple[str, int, str]]()
-        for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist():
+        for gap in longest.tolist():
             ended_by = self.idle.ended_by[gap]
             name = ""
             if ended_by >= 0:
@@ -246,25 +250,23 @@ class DeviceTime:
             "idle_percent": spent["idle"] + spent["input_wait"],
             "communication_total_percent": length(communication),
         }
-        values = {
-            "launch_gaps_per_step": len(lengths) / self.window.steps,
-            "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
-        }
+        values = {"launch_gaps_per_step": len(lengths) / self.window.steps, "launch_gap_s": 0.0}
+        if len(lengths):
+            values["launch_gap_s"] = float(np.median(lengths)) / 1e9
         absent = Readings()
         if (self.executed.launch >= 0).any():
             # The host caused a gap if the activity that ended it was launched after the gap began.
-            late = self.idle.cause <= CAUSES.index("starved")
-            times["launch_bound_percent"] = int(lengths[late & (lengths < LONG_NS)].sum())
+            is_late = self.idle.cause <= CAUSES.index("starved")
+            waited = lengths[is_late & (lengths < LONG_NS)]
+            times["launch_bound_percent"] = int(waited.sum())
         else:
             why = Said("no_launch_linked")
             absent |= shares.readings({"launch_bound_percent": None}, reason=why)
         if reason := self._without_operators(compute):
             absent |= shares.readings(dict.fromkeys(shares.OF_OPERATORS), reason=reason)
         else:
-            times |= {
-                "matmul_percent": shares.multiplying(spent),
-                "other_operators_percent": spent["others"],
-            }
+            times["matmul_percent"] = shares.multiplying(spent)
+            times["other_operators_percent"] = spent["others"]
         for name, time in times.items():
             values[name] = 100 * time / wall
         return absent | shares.readings(values, window_s=wall / 1e9)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.tiles import multiplies
 from mfulab.tracing.trace import (
@@ -32,10 +32,10 @@ def beside(path: Path) -> Path | None:
     """Path of the capture's trace in the folder of the replays' trace: …execution… as …capture…, or
     …_capture. None if no such file exists."""
     stem, dot, ending = path.name.partition(".")
-    names = (f"{stem}_capture", stem.replace("execution", "capture").replace("replay", "capture"))
-    paths = (path.with_name(f"{name}{dot}{ending}") for name in names if name != stem)
-    for capture in paths:
-        if capture.is_file():
+    renamed = stem.replace("execution", "capture").replace("replay", "capture")
+    for name in (f"{stem}_capture", renamed):
+        capture = path.with_name(f"{name}{dot}{ending}")
+        if name != stem and capture.is_file():
             return capture
     return None
 
@@ -48,25 +48,23 @@ def joined(trace: Trace, capture: Trace) -> Trace:
     graph = trace.named(lambda name: "GraphLaunch" in name)[trace.launches.name]
     if not graph.any():
         return trace
-    kernels = np.flatnonzero((launched >= 0) & graph[launched] & (activities.kind != COPY))
+    is_linked = launched >= 0
+    kernels = np.flatnonzero(is_linked & graph[launched] & (activities.kind != COPY))
     replays = [kernels[places] for _, places in grouped(launched[kernels])]
     added = _Added(trace, capture)
     for replay in replays:
         replay = replay[np.argsort(activities.begin[replay], kind="stable")]
-        added.replay(replay, int(trace.launches.begin[launched[replay[0]]]))
+        begin = int(trace.launches.begin[launched[replay[0]]])
+        added.replay(replay, begin)
     owned = trace.owned | added.owned
-    counts: dict[str, float | str | None] = {
+    counts: Numbers = {
         "matched": len(owned),
         "count": len(kernels),
         "replays": len(replays),
+        "file": capture.path.name,
     }
-    return replace(
-        trace,
-        names=list(added.names),
-        host=added.host(),
-        owned=owned,
-        notes=[*trace.notes, Said("graph_joined", counts | {"file": capture.path.name})],
-    )
+    notes = [*trace.notes, Said("graph_joined", counts)]
+    return replace(trace, names=list(added.names), host=added.host(), owned=owned, notes=notes)
 
 
 class _Added:
@@ -112,10 +110,11 @@ class _Added:
         index."""
         index = len(self._trace.host) + len(self._rows)
         name = self._capture.names[self._capture.host.name[owner]]
-        call = self._capture.host.calls.get(owner)
+        calls = self._capture.host.calls
+        call = calls.get(owner)
         if call:
             innermost = self._owners.innermost.get(owner, owner)
-            types = self._capture.host.calls.get(innermost, call).types
+            types = calls.get(innermost, call).types
             key = id(call), types
             if key not in self._shared:
                 self._shared[key] = Call(name, call.shapes, types, call.values)
@@ -145,8 +144,8 @@ def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
     )
     chosen = np.flatnonzero(is_launch[launches.name] & ~linked)
     chosen = chosen[np.argsort(launches.begin[chosen], kind="stable")]
-    none = np.full(len(chosen), -1)
     begin = launches.begin[chosen]
+    none = np.full(len(chosen), -1)
     zero = np.zeros(len(chosen), np.int64)
     made = Activities(
         begin=begin,
@@ -159,8 +158,9 @@ def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
         external=none,
         blocks=zero,
     )
-    ends = launches.begin[capture.named(lambda name: "EndCapture" in name)[launches.name]]
-    index = np.searchsorted(np.sort(ends), begin)
+    is_end = capture.named(lambda name: "EndCapture" in name)[launches.name]
+    ends = np.sort(launches.begin[is_end])
+    index = np.searchsorted(ends, begin)
     groups = [np.flatnonzero(index == graph) for graph in np.unique(index)]
     return replace(capture, activities=made), groups
 
@@ -172,7 +172,8 @@ def _matched(kernels: Sequence[str], captured: Trace, groups: Sequence[Indices])
     for group in groups:
         names = captured.activities.name[group]
         pairs: Pairs = []
-        if not (names < 0).any():
+        has_names = bool((names >= 0).all())
+        if has_names:
             pairs = _alike(kernels, [captured.names[name] for name in names], group)
         elif len(group) == len(kernels):
             pairs = list(enumerate(group.tolist()))

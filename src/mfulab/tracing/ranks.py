@@ -342,7 +342,10 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
     for rank in range(count):
         summary = read(rank)
         flops.append(summary.flops)
-        peaks.append(None if summary.mfu_percent is None else summary.peak_tflop_s)
+        peak = None
+        if summary.mfu_percent is not None:
+            peak = summary.peak_tflop_s
+        peaks.append(peak)
         is_part = is_part or summary.is_part
         sending, waiting, for_ranks = joined.add_waits(summary)
         caused += for_ranks / summary.steps
@@ -352,13 +355,14 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
                 waits.append(Wait(names[rank], names[last], float(for_ranks[last] * per_step)))
         waits = sorted(waits, key=lambda wait: -wait.ms)[:MOST_WAITS]
         ranks.append(_times(summary, sending * per_step, waiting * per_step))
-    others = 1e-6 / max(1, count - 1)
-    ranks = [
-        replace(times, waited_for_ms=float(by_rank * others))
-        for times, by_rank in zip(ranks, caused, strict=True)
-    ]
+    ms_per_other = 1e-6 / max(1, count - 1)
+    for rank, times in enumerate(ranks):
+        ranks[rank] = replace(times, waited_for_ms=float(caused[rank] * ms_per_other))
     first = read(0)
     matched = any(shared.matched for shared in joined.shared.values())
+    path = None
+    if matched:
+        path = _path(joined, ranks, first.steps)
     verdict, slowest = _verdict(ranks, caused, matched)
     return Job(
         name=first.job,
@@ -366,7 +370,7 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
         ranks=ranks,
         skews=_skews(joined, first.steps),
         waits=waits,
-        path=_path(joined, ranks, first.steps) if matched else None,
+        path=path,
         verdict=verdict,
         slowest=slowest,
         flops=_sum(flops),

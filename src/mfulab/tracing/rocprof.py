@@ -78,10 +78,7 @@ class _Process:
         for record in self._records.get("memory_copy", ()):
             self._copy(record)
         for record in self._records.get("hip_api", ()):
-            thread = (self._pid, record["thread_id"])
-            self.recorder.launch(
-                _span(record), thread, self._correlation(record), self._name(record)
-            )
+            self._launch(record)
         for record in self._records.get("marker_api", ()):
             self._range(record)
         return sum(map(len, self._records.values()))
@@ -93,11 +90,14 @@ class _Process:
         """Number that links a launch to its work, unique across processes."""
         return self._number << 40 | int(record["correlation_id"]["internal"])
 
+    def _launch(self, record: Content) -> None:
+        thread = (self._pid, record["thread_id"])
+        linked = self._correlation(record)
+        self.recorder.launch(_span(record), thread, linked, self._name(record))
+
     def _kernel(self, record: Content) -> None:
         dispatch = record["dispatch_info"]
-        symbol = self._symbols.get(dispatch["kernel_id"], {})
-        known = [str(symbol[key]) for key in _NAMES if symbol.get(key)]
-        name = known[0] if known else f"kernel {dispatch['kernel_id']}"
+        name = self._kernel_name(dispatch["kernel_id"])
         blocks = 1
         for side in "xyz":
             blocks *= dispatch["grid_size"][side] // max(1, dispatch["workgroup_size"][side])
@@ -108,11 +108,23 @@ class _Process:
             _span(record), kind_of(name), name, device, stream, linked, -1, blocks
         )
 
+    def _kernel_name(self, kernel_id: int) -> str:
+        """The most readable name of a kernel that the file holds."""
+        symbol = self._symbols.get(kernel_id, {})
+        for key in _NAMES:
+            name = symbol.get(key)
+            if name:
+                return str(name)
+        return f"kernel {kernel_id}"
+
     def _copy(self, record: Content) -> None:
         """Records a copy on the GPU that it goes to, else on the one that it comes from."""
         agents = [record[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
         devices = [self._devices[agent] for agent in agents if agent in self._devices]
-        device = (self._pid, devices[0] if devices else 0)
+        number = 0
+        if devices:
+            number = devices[0]
+        device = (self._pid, number)
         name = self._name(record)
         linked = self._correlation(record)
         self.recorder.activity(_span(record), COPY, name, device, -1, linked, -1, 0)

@@ -148,10 +148,9 @@ def _whole_trace(trace: Trace, steps: int | None) -> Window:
     begin, end = span
     if begin >= end:
         raise TraceError(trace.path, Said("no_time_spanned"))
-    key = "from_operators"
+    source = [Said("from_operators")]
     if len(trace.activities):
-        key = "from_activities"
-    source = [Said(key)]
+        source = [Said("from_activities")]
     if not steps:
         source.append(Said("taken_for_one"))
     return Window(begin, end, steps or 1, tuple(source))
@@ -161,8 +160,9 @@ def _with_outside(trace: Trace, window: Window) -> Window:
     """Adds to the window's source the share of the file's work that lies outside."""
     work = Intervals(trace.activities.begin, trace.activities.end)
     if not len(trace.activities):
-        operators = ~trace.host.annotation
-        work = union(Intervals(trace.host.begin[operators], trace.host.end[operators]))
+        host = trace.host
+        operators = ~host.annotation
+        work = union(Intervals(host.begin[operators], host.end[operators]))
     total = length(work)
     outside = total - length(clip(work, *window.span))
     if outside < LEAST_OUTSIDE * total or not outside:
@@ -174,10 +174,9 @@ def _with_outside(trace: Trace, window: Window) -> Window:
 def _annotated(trace: Trace) -> list[Window]:
     """Window of the steps that mfulab itself traced; empty if there is none."""
     host = trace.host
-    for index in np.flatnonzero(trace.named(lambda name: name.startswith(STEPS))[host.name]):
+    is_annotated = trace.named(lambda name: name.startswith(STEPS))[host.name]
+    for index in np.flatnonzero(is_annotated & host.annotation):
         name = trace.names[host.name[index]]
-        if not host.annotation[index]:
-            continue
         steps = 1
         if ":" in name:
             steps = int(name.rpartition(":")[2])
@@ -189,9 +188,9 @@ def _annotated(trace: Trace) -> list[Window]:
 
 def _profiler_steps(trace: Trace) -> list[Window]:
     """Windows of the steps that torch.profiler numbered, one per run of consecutive numbers."""
-    numbers = list(map(_STEP.fullmatch, trace.names))
-    kinds = [match[1] if match else None for match in numbers]
-    marks = {StepMark(int(found.kind), found.begin, found.end) for found in _ranges(trace, kinds)}
+    numbers = [_step_number(name) for name in trace.names]
+    ranges = _ranges(trace, numbers)
+    marks = {StepMark(int(found.kind), found.begin, found.end) for found in ranges}
     ordered = sorted(marks, key=lambda mark: (mark.number, mark.begin, mark.end))
     runs = list[list[StepMark]]()
     for mark in ordered:
@@ -202,6 +201,14 @@ def _profiler_steps(trace: Trace) -> list[Window]:
     kept = _longest(runs)
     found = [_stretch(trace, run, Said("profiler_steps")) for run in kept]
     return _with_dropped(found, len(runs) - len(kept))
+
+
+def _step_number(name: str) -> str | None:
+    """Number in torch.profiler's mark of a step; None for other names."""
+    match = _STEP.fullmatch(name)
+    if match:
+        return match[1]
+    return None
 
 
 def _longest(runs: Sequence[list[StepMark]]) -> list[list[StepMark]]:
@@ -295,7 +302,8 @@ def _by_torch(trace: Trace) -> list[Window]:
         if len(times) >= LEAST_REPEATS:
             spans = enumerate(pairwise(times), start=1)
             run = [StepMark(number, begin, end) for number, (begin, end) in spans]
-            return [_stretch(trace, run, Said("between_ranges", {"name": prefix.strip("#")}))]
+            how = Said("between_ranges", {"name": prefix.strip("#")})
+            return [_stretch(trace, run, how)]
     return []
 
 
@@ -305,7 +313,8 @@ def _least_often(trace: Trace, prefix: str) -> list[int]:
     kinds = [name if name.startswith(prefix) else None for name in trace.names]
     times = defaultdict[str, list[int]](list)
     for found in _ranges(trace, kinds):
-        times[found.kind].append(found.end if prefix == UPDATE else found.begin)
+        time = found.end if prefix == UPDATE else found.begin
+        times[found.kind].append(time)
     return min(times.values(), key=len, default=[])
 
 
@@ -416,7 +425,8 @@ def _called_between(trace: Trace, main: Indices, first: int, last: int) -> tuple
     # A correlation that serves as an external id names no operator.
     named = activities.external != activities.correlation
     owner = np.where(named, places_of(activities.external, trace.host.external), -1)
-    since, until = np.append(trace.host.begin, -1)[owner[main[[first, last]]]].tolist()
+    begins = np.append(trace.host.begin, -1)
+    since, until = begins[owner[main[[first, last]]]].tolist()
     if until > since >= 0:
         return since, until
     if any(call.shapes for call in trace.host.calls.values()):
@@ -453,7 +463,10 @@ def _without_stubs(trace: Trace, run: list[StepMark]) -> list[StepMark]:
     work = _work(trace, run)
     if len(run) < 2 or not work.any():
         return run
-    least = STUB * work[1:-1].min() if len(run) > 2 else STUB * work.max()
+    usual = work.max()
+    if len(run) > 2:
+        usual = work[1:-1].min()
+    least = STUB * usual
     first = int(work[0] <= least)
     last = len(run) - int(work[-1] <= least)
     empty = work == 0

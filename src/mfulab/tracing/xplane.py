@@ -222,17 +222,14 @@ class _Plane:
             category = str(stats.get("hlo_category", ""))
             text = _text(event_kind.name)
             external = _NEW | len(recorder)
-            kind = COMMUNICATION if _COLLECTIVE.search(category or name) else kind_of(name)
+            kind = kind_of(name)
+            if _COLLECTIVE.search(category or name):
+                kind = COMMUNICATION
             recorder.activity(span, kind, name, (HOST, number), line.id, -1, external, 0)
             cost = None
             flops = stats.get("flops")
             if flops and _MULTIPLIES.search(category or name):
-                operands = _TENSOR.findall(text)[1:]  # the result comes first
-                tensors = list[Tensor]()
-                for element, sides in operands:
-                    tensors.append(
-                        Tensor(element, [int(side) for side in sides.split(",") if side])
-                    )
+                tensors = _tensors_in(text)[1:]  # the result comes first
                 cost = HloCost(Cost.of(int(flops)), stats.get("bytes_accessed"), tensors)
             _operator(recorder, span, name.lstrip("%"), cost, (HOST, ("xla", number)), external)
 
@@ -256,6 +253,14 @@ class _Plane:
                     recorder.host_call(span, mark, thread, -1, False, True)
 
 
+def _tensors_in(text: str) -> list[Tensor]:
+    """Tensors that the text of an HLO instruction names, in order."""
+    tensors = list[Tensor]()
+    for element, sides in _TENSOR.findall(text):
+        tensors.append(Tensor(element, [int(side) for side in sides.split(",") if side]))
+    return tensors
+
+
 def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
     """Yields events in order, each with its exclusive time: a loop comes once per gap that its body
     leaves."""
@@ -276,7 +281,8 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
             if stack[-1][2] < begin:
                 yield stack[-1][0], (stack[-1][2], begin)
             stack[-1][2] = begin
-        stack.append([event, min(end, stack[-1][1]) if stack else end, begin])
+            end = min(end, stack[-1][1])
+        stack.append([event, end, begin])
     yield from close(1 << 62)
 
 
@@ -285,15 +291,15 @@ def _operator(
 ) -> None:
     """Records the call of an HLO operator, with its cost if known."""
     short = re.sub(r"[.\d]+$", "", name)  # without its number
+    called = f"xla::{short}"
     call = None
     if cost:
+        called = f"xla::matmul {short}"
         known = [tensor.type for tensor in cost.operands if tensor.type in XLA_TYPES]
         types = tuple(XLA_TYPES[name] for name in known)
         sides = tuple(tensor.sides for tensor in cost.operands)
-        call = Call(f"xla::matmul {short}", sides, types, (astuple(cost.work), cost.bytes))
-    recorder.host_call(
-        span, call.name if call else f"xla::{short}", thread, external, False, False, call
-    )
+        call = Call(called, sides, types, (astuple(cost.work), cost.bytes))
+    recorder.host_call(span, called, thread, external, False, False, call)
 
 
 def module_costs(module: object) -> dict[str, HloCost]:
