@@ -36,9 +36,13 @@ _ALIKE = {"AVX10_1_512": "AVX512_CORE_FP16", "AVX10_1_512_AMX": "AVX512_CORE_AMX
 def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> Said | None:
     """Reason why a CPU emulates a format; None if it does not, or its flags are unknown. `flags`
     defaults to those of this machine."""
-    flags = usable(cpu.cpu().flags) if flags is None else flags
+    if flags is None:
+        flags = usable(cpu.cpu().flags)
     units = CPU_UNITS.get(precision)
-    if units is None or (units and (not flags or flags & units.keys())):
+    if units is None:
+        return None
+    has_units = not flags or bool(flags & units.keys())
+    if units and has_units:
         return None
     is_arm = "asimd" in flags
     needed = [flag for flag, rate in units.items() if (rate is None) == is_arm]
@@ -50,15 +54,19 @@ def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> Said
 def usable(flags: frozenset[str]) -> frozenset[str]:
     """Drops the CPU flags that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) disables for torch's
     matmuls."""
-    level = (
-        os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
-    ).upper()
-    kept = {"avx_vnni"} if level.startswith("AVX2_VNNI") else set()
-    level = "AVX2" if kept else _ALIKE.get(level, level)
+    level = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    level = level.upper()
+    level = _ALIKE.get(level, level)
+    kept = frozenset[str]()
+    if level.startswith("AVX2_VNNI"):
+        kept = frozenset({"avx_vnni"})
+        level = "AVX2"
     if level not in _ADDED:
         return flags
-    above = list(_ADDED.values())[list(_ADDED).index(level) + 1 :]
-    return flags - (frozenset().union(*above) - kept)
+    index = list(_ADDED).index(level)
+    added_above = list(_ADDED.values())[index + 1 :]
+    disabled = frozenset().union(*added_above) - kept
+    return flags - disabled
 
 
 def emulated_by_gpu(
@@ -71,21 +79,24 @@ def emulated_by_gpu(
     since = GPU_SINCE.get(precision)
     if since is None or capability is None or tuple(capability) >= since:
         return None
-    has, needs = (".".join(map(str, version)) for version in (capability, since))
-    return Said("no_units_of_gpu", {"has": has, "precision": precision, "needs": needs})
+    versions = {"has": _version(capability), "precision": precision, "needs": _version(since)}
+    return Said("no_units_of_gpu", versions)
+
+
+def _version(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
 
 
 def emulated_here(device: str) -> dict[str, Said]:
     """Formats that this machine's device emulates, each with the reason. `device` is a device
     kind."""
+    reasons: dict[str, Said | None] = {}
     if device == "cpu":
         reasons = {name: emulated_by_cpu(name) for name in CPU_UNITS}
     else:
-        reasons = {}
         for gpu in identity.gpus(device)[:1]:
             vendor = vendors.of(gpu.uuid)
             capability = vendor.capability(gpu.uuid)
-            reasons = {
-                name: emulated_by_gpu(name, capability, vendor.HAS_TF32) for name in GPU_SINCE
-            }
+            for name in GPU_SINCE:
+                reasons[name] = emulated_by_gpu(name, capability, vendor.HAS_TF32)
     return {name: reason for name, reason in reasons.items() if reason}

@@ -41,7 +41,9 @@ def local_peak(precision: str) -> Peak:
     except vendors.NoDeviceError as error:
         return Peak(None, reason=as_told(error))
     if gpus:
-        return gpu_peak(vendors.of(gpus[0].uuid).properties(gpus[0].uuid, gpus[0].name), precision)
+        gpu = gpus[0]
+        properties = vendors.of(gpu.uuid).properties(gpu.uuid, gpu.name)
+        return gpu_peak(properties, precision)
     return cpu_peak(cpu.cpu(), cpu.usable_cores(), precision)
 
 
@@ -97,7 +99,7 @@ def _fma_per_clock(chip: cpu.Cpu, row: Mapping[str, str], precision: str) -> tup
         raise UnsupportedError(Said("converts", {"why": reason}))
     rates = CPU_UNITS.get(precision, {})
     flag = next((flag for flag in rates if flag in flags), "")
-    rate = rates[flag] if flag else 1
+    rate = rates.get(flag, 1)
     if rate is None:
         raise UnsupportedError(Said("no_rate_of", {"flag": flag}))
     if flag.startswith("amx"):
@@ -107,10 +109,9 @@ def _fma_per_clock(chip: cpu.Cpu, row: Mapping[str, str], precision: str) -> tup
 
 
 def _is_of(row: Mapping[str, str], chip: cpu.Cpu) -> bool:
+    if row["vendor"] != chip.vendor or int(row["family"]) != chip.family:
+        return False
+    if row["flag"] not in chip.flags or chip.model is None:
+        return False
     low, _, high = row["models"].partition("-")
-    family = (
-        row["vendor"] == chip.vendor
-        and int(row["family"]) == chip.family
-        and row["flag"] in chip.flags
-    )
-    return family and chip.model is not None and int(low) <= chip.model <= int(high or low)
+    return int(low) <= chip.model <= int(high or low)

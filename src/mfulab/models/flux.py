@@ -27,10 +27,6 @@ def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
     return attended.transpose(1, 2).reshape(batch, tokens, width)
 
 
-def _modulated(tokens: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    return tokens * (1 + scale) + shift
-
-
 class _Stream(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -58,15 +54,16 @@ class DoubleBlock(nn.Module):
         projected = []
         for stream, part, modulation in zip(streams, parts, modulations, strict=True):
             shift, scale = modulation[:2]
-            projected.append(stream.qkv(_modulated(stream.norms[0](part), shift, scale)))
+            projected.append(stream.qkv(stream.norms[0](part) * (1 + scale) + shift))
         attended = _attend(torch.cat(projected, dim=1), self.heads)
         seen = attended.split([part.shape[1] for part in parts], dim=1)
         results = []
         for index, stream in enumerate(streams):
             gate, shift, scale, last_gate = modulations[index][2:]
             tokens = parts[index] + gate * stream.projection(seen[index])
-            hidden = stream.mlp(_modulated(stream.norms[1](tokens), shift, scale))
-            results.append(tokens + last_gate * hidden)
+            results.append(
+                tokens + last_gate * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift)
+            )
         return results
 
 
@@ -84,11 +81,10 @@ class SingleBlock(nn.Module):
 
     def forward(self, tokens: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         shift, scale, gate = self.modulation(vector)
-        entered = self.enter(_modulated(self.norm(tokens), shift, scale))
+        entered = self.enter(self.norm(tokens) * (1 + scale) + shift)
         qkv, hidden = entered.split([3 * self.width, 4 * self.width], dim=-1)
-        attended = _attend(qkv, self.heads)
         hidden = functional.gelu(hidden, approximate="tanh")
-        return tokens + gate * self.leave(torch.cat([attended, hidden], dim=-1))
+        return tokens + gate * self.leave(torch.cat([_attend(qkv, self.heads), hidden], dim=-1))
 
 
 class Flux(nn.Module):
@@ -121,8 +117,7 @@ class Flux(nn.Module):
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:
         batch = latents.shape[0]
-        text = self.text_in(latents.new_zeros(batch, *self.text_shape))
-        parts = [text, self.image_in(latents)]
+        parts = [self.text_in(latents.new_zeros(batch, *self.text_shape)), self.image_in(latents)]
         vector = self.time_in(latents.new_zeros(batch, TIME_WIDTH))
         vector = vector + self.pooled_in(latents.new_zeros(batch, self.pooled_width))
         for double in self.double_blocks:
@@ -131,8 +126,7 @@ class Flux(nn.Module):
         for single in self.single_blocks:
             tokens = single(tokens, vector)
         shift, scale = self.last_modulation(vector)
-        image_tokens = self.last_norm(tokens[:, self.text_shape[0] :])
-        return self.last(_modulated(image_tokens, shift, scale))
+        return self.last(self.last_norm(tokens[:, self.text_shape[0] :]) * (1 + scale) + shift)
 
 
 def _two_layers(inputs: int, width: int) -> nn.Sequential:

@@ -12,14 +12,18 @@ from jax.example_libraries import optimizers
 from mfulab.core.groups import WorkloadConfig
 from mfulab.models.framework_layers import Layer, channels_first, forward, parameters_of
 
+DIMENSIONS = ("NHWC", "HWIO", "NHWC")  # order of images', weight's and results' sides
+
+
+def _convolution(values: Any, layer: Layer, weight: Any) -> Any:
+    padding = [(side, side) for side in layer.padding]
+    return jax.lax.conv_general_dilated(
+        values, weight, layer.stride, padding, dimension_numbers=DIMENSIONS
+    )
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "convolution": lambda values, layer, weight: jax.lax.conv_general_dilated(
-        values,
-        weight,
-        layer.stride,
-        [(side, side) for side in layer.padding],
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    ),
+    "convolution": _convolution,
     "linear": lambda values, _, weight: values @ weight,
     "relu": lambda values, _: jax.nn.relu(values),
     "flatten": lambda values, _: values.reshape(len(values), -1),
@@ -32,7 +36,12 @@ def inference_step(layers: Sequence[Layer], images: np.ndarray) -> Callable[[], 
     call = jax.jit(lambda parameters, values: forward(layers, parameters, values, OPERATIONS))
     parameters = parameters_of(layers, jnp.asarray)
     inputs = jnp.asarray(images)
-    return lambda: channels_first(torch.from_dlpack(call(parameters, inputs).block_until_ready()))
+
+    def step() -> torch.Tensor:
+        output = call(parameters, inputs).block_until_ready()
+        return channels_first(torch.from_dlpack(output))
+
+    return step
 
 
 def training_step(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.parts import drop_none
 from mfulab.core.said import Numbers, Said
 
 
@@ -37,14 +38,12 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
         for node in traced.graph.nodes:
             if node.op in ("placeholder", "output"):
                 continue
-            module = modules[node.target] if node.op == "call_module" else None
+            module = None
+            if node.op == "call_module":
+                module = modules[node.target]
             layer = _layer(module, node, images)
             if layer is None:
-                name = getattr(node.target, "__name__", node.target)
-                if module is not None:
-                    name = type(module).__name__
-                numbers: Numbers = {"model": type(model).__name__, "layer": name}
-                raise UnsupportedError(Said("layer_not_translated", numbers))
+                raise UnsupportedError(_untranslated(model, module, node))
             if layer.kind == "flatten" and value.ndim == 4:
                 images = tuple(value.shape[1:])
             elif layer.kind == "linear":
@@ -59,12 +58,23 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
     return layers
 
 
+def _untranslated(model: nn.Module, module: nn.Module | None, node: Any) -> Said:
+    """Reason why a model's node is not translated."""
+    name = getattr(node.target, "__name__", node.target)
+    if module is not None:
+        name = type(module).__name__
+    numbers: Numbers = {"model": type(model).__name__, "layer": name}
+    return Said("layer_not_translated", numbers)
+
+
 def _layer(module: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:
     """Translates one node of the graph, or returns None if it cannot. `images` is the shape of
     images that were flattened before it."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         weight = module.weight.detach().numpy()
-        bias = None if module.bias is None else module.bias.detach().numpy()
+        bias = None
+        if module.bias is not None:
+            bias = module.bias.detach().numpy()
     if isinstance(module, nn.Conv2d):
         if module.groups != 1 or set(module.dilation) != {1} or isinstance(module.padding, str):
             return None
@@ -73,7 +83,9 @@ def _layer(module: nn.Module | None, node: Any, images: Sequence[int] | None) ->
     if isinstance(module, nn.Linear):
         # flattened with channels last here, but with channels first in torch
         if images is not None:
-            weight = weight.reshape(-1, *images).transpose(0, 2, 3, 1).reshape(len(weight), -1)
+            outputs = len(weight)
+            by_image = weight.reshape(-1, *images)
+            weight = by_image.transpose(0, 2, 3, 1).reshape(outputs, -1)
         return Layer("linear", weight.T, bias)
     if isinstance(module, nn.ReLU) or node.target in (torch.relu, nn.functional.relu, "relu"):
         return Layer("relu")
@@ -85,10 +97,11 @@ def _layer(module: nn.Module | None, node: Any, images: Sequence[int] | None) ->
 
 def parameters_of(layers: Sequence[Layer], convert: Callable[[np.ndarray], Any]) -> list[list[Any]]:
     """Returns the weight and bias of each layer, if it has them, as arrays made by `convert`."""
-    return [
-        [convert(tensor) for tensor in (layer.weight, layer.bias) if tensor is not None]
-        for layer in layers
-    ]
+    parameters = []
+    for layer in layers:
+        tensors = drop_none((layer.weight, layer.bias))
+        parameters.append([convert(tensor) for tensor in tensors])
+    return parameters
 
 
 def forward(
@@ -118,4 +131,6 @@ def channels_last(images: torch.Tensor) -> np.ndarray:
 def channels_first(output: torch.Tensor) -> torch.Tensor:
     """Returns a view of a framework's output with channels first, as in torch. Other shapes do not
     change."""
-    return output.permute(0, 3, 1, 2) if output.ndim == 4 else output
+    if output.ndim == 4:
+        return output.permute(0, 3, 1, 2)
+    return output

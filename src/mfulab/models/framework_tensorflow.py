@@ -13,10 +13,15 @@ import torch
 from mfulab.core.groups import WorkloadConfig
 from mfulab.models.framework_layers import Layer, channels_first, forward, parameters_of
 
+
+def _convolution(values: Any, layer: Layer, weight: Any) -> Any:
+    rows, columns = layer.padding
+    padding = [[0, 0], [rows, rows], [columns, columns], [0, 0]]
+    return tf.nn.conv2d(values, weight, layer.stride, padding)
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "convolution": lambda values, layer, weight: tf.nn.conv2d(
-        values, weight, layer.stride, [[0, 0], *([side, side] for side in layer.padding), [0, 0]]
-    ),
+    "convolution": _convolution,
     "linear": lambda values, _, weight: values @ weight,
     "relu": lambda values, _: tf.nn.relu(values),
     "flatten": lambda values, _: tf.reshape(values, (values.shape[0], -1)),

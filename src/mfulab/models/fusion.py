@@ -27,7 +27,8 @@ class LibraryNormGelu(nn.Module):
 
     def __init__(self, width: int = 1024) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         normal = functional.layer_norm(inputs, self.weight.shape, self.weight, self.bias)
@@ -60,18 +61,11 @@ class InPlaceNormGelu(HandNormGelu):
             raise UnsupportedError(Said("in_place_overwrites"))
         centred = inputs - inputs.mean(-1, keepdim=True)
         variance = (centred * centred).mean(-1, keepdim=True)
-        normal = (
-            centred.mul_(variance.add_(self.epsilon).rsqrt_()).mul_(self.weight).add_(self.bias)
-        )
-        inner = (
-            (normal * normal)
-            .mul_(normal)
-            .mul_(self.cube)
-            .add_(normal)
-            .mul_(self.slope)
-            .tanh_()
-            .add_(1)
-        )
+        scale = variance.add_(self.epsilon).rsqrt_()
+        normal = centred.mul_(scale).mul_(self.weight).add_(self.bias)
+        inner = (normal * normal).mul_(normal)  # the cube
+        inner.mul_(self.cube).add_(normal).mul_(self.slope)
+        inner.tanh_().add_(1)
         return inner.mul_(normal).mul_(0.5)
 
 

@@ -141,5 +141,7 @@ class Loader:
 def filled(load: Load, device: torch.device, units: int) -> float:
     """Share of the device's `units` (cores that threads can fill, or SMs) that the load occupies
     while it works."""
-    share = 0.0 if is_gpu(device) and load.work == "copy" else 1 / units
+    share = 1 / units
+    if is_gpu(device) and load.work == "copy":
+        share = 0.0
     return {"all": 1.0, "one": share, "none": 0.0}[load.fills]

@@ -1,7 +1,7 @@
 """Matrices on the host that are copied to the device, multiplied and copied back, in one stream or
 in several."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -40,12 +40,18 @@ class Streamed(nn.Module):
         sent, received = self._host_tensors(inputs)
         results = []
         for index, sample in enumerate(sent):
-            with torch.cuda.stream(sides[index % self.streams]) if sides else nullcontext():
-                results.append(self.layer(sample.to(inputs.device, non_blocking=True)))
-                received[index].copy_(results[-1].detach(), non_blocking=True)
-        for side, result in zip(sides * len(sent), results, strict=False):
-            torch.cuda.current_stream().wait_stream(side)
-            result.record_stream(torch.cuda.current_stream())
+            stream: AbstractContextManager[object] = nullcontext()
+            if sides:
+                stream = torch.cuda.stream(sides[index % self.streams])
+            with stream:
+                result = self.layer(sample.to(inputs.device, non_blocking=True))
+                received[index].copy_(result.detach(), non_blocking=True)
+            results.append(result)
+        if sides:
+            main = torch.cuda.current_stream()
+            for index, result in enumerate(results):
+                main.wait_stream(sides[index % self.streams])
+                result.record_stream(main)
         return torch.stack(results)
 
     def _side_streams(self, device: torch.device) -> list[torch.cuda.Stream]:

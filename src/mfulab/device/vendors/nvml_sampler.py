@@ -40,6 +40,8 @@ THROTTLE_FIELDS = {
 # Indexed by NVML_VALUE_TYPE_…, which count from 0.
 _MEMBER = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))
 
+SAMPLES = "NVML utilization samples"  # source of a reading
+
 T = TypeVar("T")
 
 
@@ -83,28 +85,14 @@ def _totals(handle: nvml.Handle) -> list[Counter]:
 def _utilization(handle: nvml.Handle, begin_s: float, end_s: float, window_s: float) -> Reading:
     """Mean of NVML's utilization samples in the window. Without samples, NVML's latest rate if the
     window is long enough."""
-    source = "NVML utilization samples"
-    if abs(was_set_s := end_s - begin_s - window_s) > CLOCK_TOLERANCE_S:
+    was_set_s = end_s - begin_s - window_s
+    if abs(was_set_s) > CLOCK_TOLERANCE_S:
         because = Said("clock_set", {"seconds": was_set_s})
     else:
-        which = pynvml.NVML_GPU_UTILIZATION_SAMPLES
-        answer, reason = _asked(
-            pynvml.nvmlDeviceGetSamples, handle, which, int((begin_s - LAG_S) * 1e6)
-        )
-        kind, samples = answer or (-1, ())
-        if member := _MEMBER.get(kind):
-            stamped = [
-                (sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples
-            ]
-            # sorted, as NVML's ring buffer also holds stale samples
-            stamps = sorted(stamp for stamp, _ in stamped)
-            since = begin_s + min(
-                [LAG_S, *([median(map(sub, stamps[1:], stamps))] if len(stamps) > 2 else [])]
-            )
-            if inside := [value for stamp, value in stamped if since <= stamp <= end_s]:
-                return Reading(sum(inside) / len(inside), "%", source, end_s - since)
-            reason = Said("no_sample_inside")
-        because = of_source(source, reason or Said("unknown_value_type", {"kind": kind}))
+        sampled = _mean_of_samples(handle, begin_s, end_s)
+        if isinstance(sampled, Reading):
+            return sampled
+        because = of_source(SAMPLES, sampled)
     source = "nvmlDeviceGetUtilizationRates, last sample period"
     if window_s < LAG_S:
         return Reading(None, "%", source, reason=joined([because, Said("window_below_sample")]))
@@ -114,26 +102,53 @@ def _utilization(handle: nvml.Handle, begin_s: float, end_s: float, window_s: fl
     return Reading(float(rates.gpu), "%", f"{source} (instead of {because})")
 
 
+def _mean_of_samples(handle: nvml.Handle, begin_s: float, end_s: float) -> Reading | Said:
+    """Mean of NVML's utilization samples in the window, or the reason why it is unknown."""
+    which = pynvml.NVML_GPU_UTILIZATION_SAMPLES
+    since_us = int((begin_s - LAG_S) * 1e6)
+    answer, refusal = _asked(pynvml.nvmlDeviceGetSamples, handle, which, since_us)
+    kind, samples = answer or (-1, ())
+    member = _MEMBER.get(kind)
+    if member is None:
+        return refusal or Said("unknown_value_type", {"kind": kind})
+    # sorted, as NVML's ring buffer also holds stale samples
+    stamps = sorted(sample.timeStamp / 1e6 for sample in samples)
+    lag_s = LAG_S
+    if len(stamps) > 2:
+        lag_s = min(lag_s, median(map(sub, stamps[1:], stamps)))
+    since_s = begin_s + lag_s
+    inside = []
+    for sample in samples:
+        if since_s <= sample.timeStamp / 1e6 <= end_s:
+            inside.append(getattr(sample.sampleValue, member))
+    if not inside:
+        return Said("no_sample_inside")
+    return Reading(sum(inside) / len(inside), "%", SAMPLES, end_s - since_s)
+
+
 @sampler
 def nvml_at_end(handle: nvml.Handle) -> Watched:
     """NVML values at the end of the window, for which there is no mean over it."""
     yield
     others, reason = other_processes(handle, os.getpid())
-    readings = {
-        "other_processes": Reading(
-            others, "", "nvmlDeviceGetComputeRunningProcesses", reason=reason
-        )
+    # A MIG instance has no clock or temperature of its own, so its GPU is asked.
+    gpu = nvml.parent(handle)
+    source = "nvmlDeviceGetComputeRunningProcesses"
+    return {
+        "other_processes": Reading(others, "", source, reason=reason),
+        "device_memory_bytes": _at_end("B", pynvml.nvmlDeviceGetMemoryInfo, handle),
+        "clock_mhz": _at_end("MHz", pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM),
+        "temperature_c": _at_end(
+            "°C", pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU
+        ),
     }
-    for name, unit, call, *which in (
-        ("device_memory_bytes", "B", pynvml.nvmlDeviceGetMemoryInfo),
-        ("clock_mhz", "MHz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-        ("temperature_c", "°C", pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-    ):
-        # A MIG instance has no clock or temperature of its own, so its GPU is asked.
-        value, reason = _asked(call, nvml.parent(handle) if which else handle, *which)
-        value = getattr(value, "used", value)
-        readings[name] = Reading(value, unit, f"{call.__name__} at the window's end", reason=reason)
-    return readings
+
+
+def _at_end(unit: str, call: Callable[..., Any], *arguments: object) -> Reading:
+    """Reading of NVML's answer to a call; of an answer about memory, of what is used."""
+    answer, reason = _asked(call, *arguments)
+    value = getattr(answer, "used", answer)
+    return Reading(value, unit, f"{call.__name__} at the window's end", reason=reason)
 
 
 def difference(before: Counter, after: Counter) -> tuple[int | None, Said | None]:
@@ -156,7 +171,9 @@ def energy_of(before: Counter, after: Counter, window_s: float) -> Readings:
     elif used_mj == 0:  # a GPU that answers always draws some power
         used_mj = None
         reason = Said("energy_stood_still", {"seconds": window_s})
-    joule = None if used_mj is None else used_mj / 1e3
+    joule = None
+    if used_mj is not None:
+        joule = used_mj / 1e3
     return energy(joule, "nvmlDeviceGetTotalEnergyConsumption", window_s, reason)
 
 
@@ -166,7 +183,9 @@ def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: fl
     readings = {}
     for (field, name), start, end in zip(THROTTLE_FIELDS.items(), before, after, strict=True):
         held_ns, reason = difference(start, end)
-        share = None if held_ns is None else 100 * held_ns / (window_s * 1e9)
+        share = None
+        if held_ns is not None:
+            share = 100 * held_ns / (window_s * 1e9)
         readings[name] = Reading(share, "%", f"NVML field {field}, nanoseconds", window_s, reason)
     fields = ", ".join(f"field {field}" for field in THROTTLE_FIELDS)
     return readings | {"throttled_percent": largest(readings, f"the largest of {fields}")}
@@ -179,17 +198,17 @@ def other_processes(handle: nvml.Handle, own: int | None) -> tuple[int | None, S
     processes, reason = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:
         return None, reason
-    drawing = {
-        process.pid
-        for process in nvml.optional(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
-    }
+    graphics = nvml.optional(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+    drawing = {process.pid for process in graphics or ()}
     computing = [process.pid for process in processes if process.pid not in drawing]
     return count_others(computing, own), None
 
 
 def count_others(pids: Sequence[int], own: int | None) -> int:
     """Number of `pids` other than `own`. One of them is taken for `own`, even if its id differs."""
-    return len(pids) if own is None else max(0, len(pids) - 1)
+    if own is None:
+        return len(pids)
+    return max(0, len(pids) - 1)
 
 
 def _asked(call: Callable[..., T], *arguments: object) -> tuple[T | None, Said | None]:
