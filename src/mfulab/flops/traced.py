@@ -24,15 +24,32 @@ from mfulab.flops.registry.expression import Operand, UnknownError
 from mfulab.flops.registry.step import NO_STEP, StepWork
 
 # Type names in traces → number formats of matmuls.
-TYPES = {"double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
-TYPES |= {f"c10::Float8_{name}": "fp8" for name in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")}
-TYPES |= {"signed char": "int8", "unsigned char": "int8", "c10::Float4_e2m1fn_x2": "fp4"}
+TYPES = {
+    "double": "fp64",
+    "float": "fp32",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8",
+    "c10::Float8_e5m2fnuz": "fp8",
+    "signed char": "int8",
+    "unsigned char": "int8",
+    "c10::Float4_e2m1fn_x2": "fp4",
+}
 # XLA's type names → type names in traces.
 XLA_TYPES = {
-    "f64": "double", "f32": "float", "f16": "c10::Half", "bf16": "c10::BFloat16", "f8e4m3fn": "c10::Float8_e4m3fn",
-    "f8e5m2": "c10::Float8_e5m2", "f8e4m3fnuz": "c10::Float8_e4m3fnuz", "f8e5m2fnuz": "c10::Float8_e5m2fnuz",
-    "s8": "signed char", "u8": "unsigned char",
-}  # fmt: skip
+    "f64": "double",
+    "f32": "float",
+    "f16": "c10::Half",
+    "bf16": "c10::BFloat16",
+    "f8e4m3fn": "c10::Float8_e4m3fn",
+    "f8e5m2": "c10::Float8_e5m2",
+    "f8e4m3fnuz": "c10::Float8_e4m3fnuz",
+    "f8e5m2fnuz": "c10::Float8_e5m2fnuz",
+    "s8": "signed char",
+    "u8": "unsigned char",
+}
 _CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"}
 _DEVICE_CONVOLUTIONS = {
     "aten::cudnn_convolution",
@@ -111,9 +128,12 @@ NO_VALUES = Said("no_argument_values")
 
 
 def traced_cost(
-    name: str, shapes: Sequence[Any], values: Sequence[Any], types: Sequence[str] = (),
+    name: str,
+    shapes: Sequence[Any],
+    values: Sequence[Any],
+    types: Sequence[str] = (),
     step: StepWork | None = None,
-) -> Traced:  # fmt: skip
+) -> Traced:
     """Cost of a call of operator `name`. `shapes` are the trace's `Input Dims`, `values` its
     `Concrete Inputs`, `types` its `Input type`. `step` holds the lengths of the engine's step that
     the call belongs to."""
@@ -156,7 +176,8 @@ def _of_torch(name: str, arguments: list[Any]) -> Traced:
     matmul = _matmul(name, arguments)
     if matmul:
         return replace(_traced_matmul(*matmul), cost=cost)
-    return Traced(cost, elements=_elements(name, arguments), attention=_attention(name, arguments))
+    elements = _elements(name, arguments)
+    return Traced(cost, elements=elements, attention=_attention(name, arguments))
 
 
 def _formula_cost(name: str, arguments: list[Any]) -> Cost:
@@ -193,9 +214,12 @@ def _convolution_backward(name: str, arguments: list[Any]) -> Traced:
 
 
 def _registered(
-    formula: Registered, shapes: Sequence[object], values: Sequence[object], types: Sequence[str],
+    formula: Registered,
+    shapes: Sequence[object],
+    values: Sequence[object],
+    types: Sequence[str],
     step: StepWork | None,
-) -> Traced:  # fmt: skip
+) -> Traced:
     """Cost of a call by a formula from a file."""
     operands = starmap(_operand, _recorded(shapes, values, types))
     arguments = dict(zip(formula.arguments, operands, strict=False))
@@ -214,9 +238,13 @@ def _registered(
         batch, m, n, k = work.matmul
         elements = batch * (m * k + k * n + m * n)
     return Traced(
-        work.cost, work.matmul, elements=elements, bytes_moved=work.bytes_moved,
-        format=_format_of(formula.format, kinds, types), of_step=formula.of_step,
-    )  # fmt: skip
+        work.cost,
+        work.matmul,
+        elements=elements,
+        bytes_moved=work.bytes_moved,
+        format=_format_of(formula.format, kinds, types),
+        of_step=formula.of_step,
+    )
 
 
 def _operand(shape: object, value: object, kind: str) -> Any:
@@ -270,8 +298,14 @@ def _value(text: str) -> Any:
 
 
 _ONE_MATMUL = (
-    *("mm", "bmm", "_int_mm", "_scaled_mm", "linear"),
-    *("addmm", "baddbmm", "_addmm_activation"),
+    "mm",
+    "bmm",
+    "_int_mm",
+    "_scaled_mm",
+    "linear",
+    "addmm",
+    "baddbmm",
+    "_addmm_activation",
 )
 
 
@@ -344,14 +378,16 @@ def _elements(name: str, arguments: list[Any]) -> int | None:
 
 def _convolution(name: str, arguments: list[Any]) -> Traced:
     x, weight = arguments[:2]
-    transposed = name in _CONVOLUTIONS and bool(arguments[6])
-    if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d":
-        first = 3 if name in _CONVOLUTIONS else 4  # after bias; or after kernel size and bias
-        stride, padding, dilation = arguments[first : first + 3]
-    else:
-        # mkldnn and miopen take a bias before these, which may be None
-        first = 2 if isinstance(arguments[2], list) else 3
-        padding, stride, dilation = arguments[first : first + 3]
+    transposed = False
+    if name in _CONVOLUTIONS:
+        transposed = bool(arguments[6])
+        stride, padding, dilation = arguments[3:6]  # after the bias
+    elif name == "aten::_conv_depthwise2d":
+        stride, padding, dilation = arguments[4:7]  # after kernel size and bias
+    elif isinstance(arguments[2], list):
+        padding, stride, dilation = arguments[2:5]
+    else:  # mkldnn and miopen take a bias before these, which may be None
+        padding, stride, dilation = arguments[3:6]
     if not isinstance(stride, list) or not isinstance(padding, list):
         return Traced(None, reason=NO_VALUES)
     output = _convolved(x, weight, padding, dilation, stride)
@@ -371,12 +407,15 @@ def _convolved(
     sides = weight.ndim - 2
     per_side = []
     for numbers in (padding, dilation, stride):
-        per_side.append(numbers * sides if len(numbers) == 1 else numbers)
-    batch = x.shape[0] if x.ndim == sides + 2 else 1
+        if len(numbers) == 1:
+            numbers = numbers * sides
+        per_side.append(numbers)
+    batch = 1
+    if x.ndim == sides + 2:
+        batch = x.shape[0]
     output = [batch, weight.shape[0]]
-    for size, taps, pad, spread, step in zip(
-        x.shape[-sides:], weight.shape[2:], *per_side, strict=True
-    ):
+    sizes = x.shape[-sides:]
+    for size, taps, pad, spread, step in zip(sizes, weight.shape[2:], *per_side, strict=True):
         reach = spread * (taps - 1) + 1
         output.append((size + 2 * pad - reach) // step + 1)
     return tuple(output)
@@ -413,8 +452,11 @@ _TYPE_BYTES = _FLOAT_BYTES | {
     "unsigned char": 1.0,
     "short": 2.0,
     "short int": 2.0,
+    "int": 4.0,
+    "long": 8.0,
+    "long int": 8.0,
+    "c10::complex<float>": 8.0,
 }
-_TYPE_BYTES |= {"int": 4.0, "long": 8.0, "long int": 8.0, "c10::complex<float>": 8.0}
 # Bytes per element by number of torch's ScalarType; conversions record this number.
 _SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
 # Operator, without underscores around its name → kind of result that it writes.

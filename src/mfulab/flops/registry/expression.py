@@ -61,7 +61,7 @@ class Operand:
 
     shape: tuple[int, ...]
     element_bytes: float | None = None
-    tensor: Any = None
+    tensor: object = None
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,12 @@ def evaluated(tree: ast.expr, scope: Scope) -> Any:
         case ast.BinOp(left=left, op=kind, right=right):
             return _combined(_number(left, scope), kind, _number(right, scope))
         case ast.Compare(left=left, ops=[kind], comparators=[right]):
-            return _COMPARISONS[type(kind)](_number(left, scope), _number(right, scope))
+            compare = _COMPARISONS[type(kind)]
+            return compare(_number(left, scope), _number(right, scope))
         case ast.IfExp(test=test, body=body, orelse=otherwise):
-            return evaluated(body if evaluated(test, scope) else otherwise, scope)
+            if evaluated(test, scope):
+                return evaluated(body, scope)
+            return evaluated(otherwise, scope)
     raise ValueError(f"{type(tree).__name__} is no part of expressions")
 
 
@@ -215,17 +218,24 @@ def _bytes(scope: Scope, x: object) -> float:
 
 
 def _document(
-    _: Scope, queries: int, keys: int, causal: Any = False, left: Any = None, right: Any = None
+    _: Scope, queries: int, keys: int, causal: object = False, left: Any = None, right: Any = None
 ) -> Pairs:
     """Pairs of one sequence, whose last query is aligned with its last key."""
     return document_pairs(queries, keys, bool(causal), left, right)
 
 
 def _packed(
-    _: Scope, tokens: int, query_ends: Any, key_ends: Any = None, longest_query: Any = None,
-    longest_key: Any = None, keys: Any = None, causal: Any = False, left: Any = None,
+    _: Scope,
+    tokens: int,
+    query_ends: object,
+    key_ends: object = None,
+    longest_query: Any = None,
+    longest_key: Any = None,
+    keys: Any = None,
+    causal: object = False,
+    left: Any = None,
     right: Any = None,
-) -> Pairs:  # fmt: skip
+) -> Pairs:
     """Pairs of sequences packed one after another. Uses their lengths if those have values; else
     all must be as long as the longest. Raises UnknownError if neither determines the pairs."""
     ends = _operand(query_ends)

@@ -45,11 +45,15 @@ class Endings:
         nodes = 0
         if torch.is_grad_enabled():
             end = phase.left
-            if end is None:
-                end = structure.sequence_number() if graph is None else phase.began
-            nodes = end - phase.began
-        shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
-        signature = (*entry.signature, self.ender(phase, ending.ender), inside.modules, graph or 0)
+            if end is None and graph is None:
+                end = structure.sequence_number()
+            if end is not None:
+                nodes = end - phase.began
+        shapes = entry.shapes
+        if inside.shapes:
+            shapes = hash((shapes, inside.shapes))
+        ender = self.ender(phase, ending.ender)
+        signature = (*entry.signature, ender, inside.modules, graph or 0)
         return Kind(signature, (*entry.sizes, nodes, inside.elements), shapes)
 
     def ender(self, phase: Phase, ender: tuple[object, ...]) -> tuple[object, ...]:

@@ -30,7 +30,8 @@ class Filling:
     def __init__(self) -> None:
         self.calls: Counter[int] = Counter()
         self.useful: dict[int, float] = {}
-        self._mean = (0, 0.0)  # number of calls, and their mean
+        self._mean = 0.0
+        self._mean_of = 0  # number of calls
 
     def wants(self, position: int) -> bool:
         """True if a call at this position is to be counted: once at each power of two."""
@@ -41,19 +42,23 @@ class Filling:
     def mean(self) -> float:
         """Mean useful FLOPs over all calls so far."""
         count = self.calls.total()
-        if self._mean[0] != count:
+        if self._mean_of != count:
             useful = sum(calls * self._at(position) for position, calls in self.calls.items())
-            self._mean = count, useful / count
-        return self._mean[1]
+            self._mean = useful / count
+            self._mean_of = count
+        return self._mean
 
     def _at(self, position: int) -> float:
         """Useful FLOPs at a position, interpolated between counted ones."""
         counted = sorted(self.useful)
         if len(counted) == 1:
             return self.useful[counted[0]]
-        after = min(max(bisect.bisect_left(counted, position), 1), len(counted) - 1)
-        first, last = counted[after - 1 : after + 1]
-        low, high = self.useful[first], self.useful[last]
+        after = bisect.bisect_left(counted, position)
+        after = min(max(after, 1), len(counted) - 1)
+        first = counted[after - 1]
+        last = counted[after]
+        low = self.useful[first]
+        high = self.useful[last]
         return low + (high - low) * (position - first) / (last - first)
 
 
@@ -71,7 +76,9 @@ class Fillings:
         """Records a phase that begins as `entry`; True if its position is to be counted."""
         filling = self._of_entries[entry]
         if entry.signature[0] == "forward":
-            self._position = self._position + 1 if entry == self._forward else 1
+            if entry != self._forward:
+                self._position = 0
+            self._position += 1
             self._forward = entry
             filling.calls[self._position] += 1
         return filling.wants(self._position)

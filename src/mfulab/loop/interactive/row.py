@@ -104,7 +104,15 @@ class WindowWork:
         return None
 
 
-def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
+class Cut(NamedTuple):
+    """A step: its seconds, and the marks around it."""
+
+    seconds: float
+    before: Mark
+    after: Mark
+
+
+def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[Cut]:
     """Seconds of each step and the marks around it, from the seconds between moments. For an
     unwatched step, both marks are its own."""
     cutter = _Cutter(_bounds(marks))
@@ -136,7 +144,7 @@ class _Cutter:
 
     def __init__(self, bounds: tuple[What, ...]) -> None:
         self.bounds = bounds
-        self.cuts: list[tuple[float, Mark, Mark]] = []
+        self.cuts: list[Cut] = []
         self._of_forwards = "forward" in bounds
         self._before: tuple[Mark, float] | None = None
 
@@ -146,7 +154,8 @@ class _Cutter:
             self._before = None
             return
         if self._before is not None:
-            self.cuts += [((moment - self._before[1]) / size, mark, mark)] * size
+            seconds = (moment - self._before[1]) / size
+            self.cuts += [Cut(seconds, mark, mark)] * size
         self._before = mark, moment
 
     def end(self, mark: Mark, moment: float) -> None:
@@ -156,9 +165,11 @@ class _Cutter:
             before, since = self._before
             # What follows the last unwatched forward pass is of no known kind.
             if before.unwatched is None or mark.what != "end":
-                self.cuts.append((moment - since, before, mark))
+                self.cuts.append(Cut(moment - since, before, mark))
+        self._before = mark, moment
         # What lies between left-out work and the next forward pass is no step either.
-        self._before = None if is_left_out and self._of_forwards else (mark, moment)
+        if is_left_out and self._of_forwards:
+            self._before = None
 
 
 def _timed(
@@ -179,27 +190,25 @@ def steps_of(
     steps: list[LoopStep] = []
     for mark, cuts in itertools.groupby(stretches(marks, intervals), _shared_mark):
         if mark is not None and mark.unwatched is not None:
-            steps += _unwatched_steps(mark.unwatched, [seconds for seconds, _, _ in cuts])
+            steps += _unwatched_steps(mark.unwatched, [cut.seconds for cut in cuts])
         else:
-            for seconds, before, after in cuts:
-                steps.append(_watched(seconds, before, after, phases, done))
+            steps += [_watched(cut, phases, done) for cut in cuts]
     return steps
 
 
-def _shared_mark(cut: tuple[float, Mark, Mark]) -> Mark | None:
+def _shared_mark(cut: Cut) -> Mark | None:
     """Mark of an unwatched step, which stands on both sides of it; None for other steps."""
-    _, before, after = cut
-    return before if before is after else None
+    if cut.before is cut.after:
+        return cut.before
+    return None
 
 
-def _watched(
-    seconds: float, before: Mark, after: Mark, phases: Phases, done: Sequence[Phase]
-) -> LoopStep:
+def _watched(cut: Cut, phases: Phases, done: Sequence[Phase]) -> LoopStep:
     """Step between two marks, from the phases that were over in between."""
-    inside = done[before.phases : after.phases]
+    inside = done[cut.before.phases : cut.after.phases]
     counted = any(phase.counted for phase in inside)
-    compiled = before.compiled != after.compiled
-    return LoopStep(seconds, phases.cost(inside), samples_of(inside), counted, compiled)
+    compiled = cut.before.compiled != cut.after.compiled
+    return LoopStep(cut.seconds, phases.cost(inside), samples_of(inside), counted, compiled)
 
 
 def named_stretches(
@@ -215,7 +224,8 @@ def named_stretches(
             begun.append((mark, ends[0][1]))
         elif mark.what == "phase end" and begun:
             before, since = begun.pop()
-            yield mark.name, _watched(ends[0][1] - since, before, mark, phases, done)
+            cut = Cut(ends[0][1] - since, before, mark)
+            yield mark.name, _watched(cut, phases, done)
 
 
 def _unwatched_steps(unwatched: UnwatchedSteps, seconds: Sequence[float]) -> list[LoopStep]:
@@ -253,10 +263,14 @@ def measuring_percent(steps: Sequence[LoopStep], watch_s: float, tick_s: float) 
     alone. None for steps under the counter, which hides it."""
     if steps[0].counted:
         return None
-    spent = 0.0
+    spent_s = 0.0
     for step in steps:
-        spent += min(watch_s, step.seconds) if step.watched else tick_s
-    return 100 * spent / (sum(step.seconds for step in steps) or 1.0)
+        if step.watched:
+            spent_s += min(watch_s, step.seconds)
+        else:
+            spent_s += tick_s
+    total_s = sum(step.seconds for step in steps)
+    return 100 * spent_s / (total_s or 1.0)
 
 
 def left_out(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> dict[str, Cell]:

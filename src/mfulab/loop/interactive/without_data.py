@@ -17,7 +17,9 @@ def flops_of(model: torch.nn.Module, batch: object, backward: bool | None = None
     `batch` is a tensor, a tuple or a dict of one rank's arguments; a warning names modules that it
     does not run. `backward` defaults to the model's training mode. Raises CountError, which names
     the layer, if the forward pass needs data."""
-    counted = count_call(model, batch, model.training if backward is None else backward)
+    if backward is None:
+        backward = model.training
+    counted = count_call(model, batch, backward)
     if counted.unused:
         warn(f"did not run and cost nothing: {', '.join(counted.unused)}")
     return counted.operations.model_flops
@@ -74,7 +76,9 @@ def _counted(
 
     def step() -> torch.Tensor:
         output = torch.func.functional_call(model, state, *inputs)
-        leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
+        if hasattr(output, "keys"):
+            output = dict(output)
+        leaves = tree_leaves(output)
         results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         losses = [result.sum() for result in results if result.requires_grad]
         if losses:
