@@ -52,12 +52,21 @@ def readings_of(device: torch.device) -> Readings:
     beside = THROTTLES if is_gpu(device) else (NEIGHBOURS,)
     readings |= {name: told[name] for name in beside if name in told}
     if device.type == GPU:
-        arrays = [torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device=device) for _ in range(2)]
-        seconds = time_transfers(arrays, arrays[0])
-        for way, count in (("host_to_device", 2), ("device_to_host", 1)):
-            rate = count * arrays[0].nbytes / seconds[f"{way}_pinned_s"] / 1e9
-            readings[f"{way}_gb_s"] = Reading(rate, "GB/s", "pinned memory")
+        readings |= _copies(device)
     return readings
+
+
+def _copies(device: torch.device) -> Readings:
+    """Rates of copies to a GPU and back."""
+    arrays = [torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device=device) for _ in range(2)]
+    seconds = time_transfers(arrays, arrays[0])
+    size = arrays[0].nbytes
+    to_device = 2 * size / seconds["host_to_device_pinned_s"] / 1e9
+    to_host = size / seconds["device_to_host_pinned_s"] / 1e9
+    return {
+        "host_to_device_gb_s": Reading(to_device, "GB/s", "pinned memory"),
+        "device_to_host_gb_s": Reading(to_host, "GB/s", "pinned memory"),
+    }
 
 
 def tell_copies() -> None:
@@ -92,11 +101,13 @@ def _products(device: torch.device) -> Iterator[tuple[str, Reading]]:
                 clocks += [mhz for sample in samples if (mhz := sample.get("clock_mhz"))]
             except UnsupportedError as error:
                 reason = error.said
-        rate, source = (best.tflop_s, best.library) if best else (None, "torch")
-        yield f"{name}_tflop_s", Reading(rate, "TFLOP/s", source, None, reason)
+        reading = Reading(None, "TFLOP/s", "torch", None, reason)
+        if best:
+            reading = Reading(best.tflop_s, "TFLOP/s", best.library)
+        yield f"{name}_tflop_s", reading
     if is_gpu(device):
-        reason = None if clocks else Said("driver_does_not_tell")
-        yield (
-            "clock_mhz",
-            Reading(fmean(clocks) if clocks else None, "MHz", "during the products", None, reason),
-        )
+        source = "during the products"
+        clock = Reading(None, "MHz", source, None, Said("driver_does_not_tell"))
+        if clocks:
+            clock = Reading(fmean(clocks), "MHz", source)
+        yield "clock_mhz", clock

@@ -1,6 +1,7 @@
 """Measures two things in turn (A B B A). Comparing the ratio of each pair cancels drift of the
 machine."""
 
+import itertools
 import math
 import statistics
 import time
@@ -115,8 +116,11 @@ def in_turn(
     `in_rounds`."""
 
     def pair(_: Run, swapped: bool) -> Pair:
-        times = {side: timed(side) for side in ((1, 0) if swapped else (0, 1))}
-        return times[0], times[1]
+        if swapped:
+            new_s = timed(1)
+            return timed(0), new_s
+        old_s = timed(0)
+        return old_s, timed(1)
 
     (compared,) = in_rounds([("gate", name)], pair, {}, MOST_PAIRS, minutes, noticeable, say=say)
     return compared
@@ -263,7 +267,8 @@ def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float
     """
     logarithms = [math.log(ratio) for ratio in ratios]
     count = len(logarithms)
-    means = Stats((a + b) / 2 for place, a in enumerate(logarithms) for b in logarithms[place:])
+    pairs = itertools.combinations_with_replacement(logarithms, 2)
+    means = Stats((a + b) / 2 for a, b in pairs)
     ratio = math.exp(means.median)
     if count >= RANKED:
         outside = _outside(count)
@@ -280,18 +285,17 @@ def _outside(count: int) -> int:
     """Number of means outside the interval on each side: the 2.5 % quantile of the signed-rank sum
     under no change."""
     if count > EXACT:  # normal, with mean n(n+1)/4 and variance n(n+1)(2n+1)/24
-        return int(
-            count * (count + 1) / 4
-            - 1.96 * math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
-            - 0.5
-        )
+        mean = count * (count + 1) / 4
+        variance = count * (count + 1) * (2 * count + 1) / 24
+        return int(mean - 1.96 * math.sqrt(variance) - 0.5)
     ways = [1]  # number of ways to reach each sum of the ranks so far
     for rank in range(1, count + 1):
         ways = [a + b for a, b in zip(ways + [0] * rank, [0] * rank + ways, strict=True)]
-    below = 0
     outside = -1
-    while (below := below + ways[outside + 1]) * 40 <= 2**count:
+    below = ways[0]
+    while below * 40 <= 2**count:
         outside += 1
+        below += ways[outside + 1]
     return outside
 
 

@@ -87,11 +87,9 @@ class Probe:
         from mfulab.device.allocator import mapped
 
         self._inference_mode = torch.inference_mode
-        self._on_cpu, self._clock_mhz, self._clock = (
-            device.type == "cpu",
-            clock_mhz,
-            clock_for(device),
-        )
+        self._on_cpu = device.type == "cpu"
+        self._clock_mhz = clock_mhz
+        self._clock = clock_for(device)
         side = SIDE[device.type]
         size = COPIED_BYTES[device.type]
         # a generator of its own, so that the model's random numbers do not change
@@ -156,14 +154,16 @@ def packed(states: Sequence[State], threads: int) -> str | None:
     distinct = list(dict.fromkeys(states))
     if not distinct:
         return None
-    columns = {
+    columns: dict[str, object] = {
         "threads": threads,
         "at_s": [round(state.at_s, 2) for state in distinct],
         "product_s": [float(f"{state.product_s:.4g}") for state in distinct],
         "copy_s": [float(f"{state.copy_s:.4g}") for state in distinct],
     }
     clocks = [state.clock_mhz for state in distinct]
-    return json.dumps(columns if None in clocks else {**columns, "clock_mhz": clocks})
+    if None not in clocks:
+        columns["clock_mhz"] = clocks
+    return json.dumps(columns)
 
 
 def known_best(folder: Path) -> Best:

@@ -45,10 +45,11 @@ class Stats:
 
     def percentile(self, percent: float) -> float:
         """Value below which `percent` of the values lie, interpolated linearly between ranks."""
-        place = (len(self.values) - 1) * percent / 100
-        below = self.values[math.floor(place)]
-        above = self.values[math.ceil(place)]
-        return below + (above - below) * (place - math.floor(place))
+        rank = (len(self.values) - 1) * percent / 100
+        floor = math.floor(rank)
+        below = self.values[floor]
+        above = self.values[math.ceil(rank)]
+        return below + (above - below) * (rank - floor)
 
     @cached_property
     def median(self) -> float:
@@ -59,10 +60,10 @@ class Stats:
         """Sample standard deviation (n − 1); None for a single value."""
         if len(self.values) < 2:
             return None
-        mean = math.fsum(self.values) / len(self.values)
-        return math.sqrt(
-            math.fsum((value - mean) ** 2 for value in self.values) / (len(self.values) - 1)
-        )
+        count = len(self.values)
+        mean = math.fsum(self.values) / count
+        squares = math.fsum((value - mean) ** 2 for value in self.values)
+        return math.sqrt(squares / (count - 1))
 
 
 def relative_half_width(values: Sequence[float], usual: float | None = None) -> float | None:
@@ -114,10 +115,10 @@ def fast_variance(times: Sequence[float]) -> tuple[float, int]:
     logarithms = Stats(map(math.log, times))
     if len(times) < FEWEST_FAST:
         return (logarithms.standard_deviation or 0.0) ** 2, len(times) - 1
-    below = math.fsum(
-        (value - logarithms.median) ** 2 for value in logarithms.values if value < logarithms.median
-    )
-    return 2 * below / (len(times) - 1), len(times) // 2
+    median = logarithms.median
+    below = [value for value in logarithms.values if value < median]
+    squares = math.fsum((value - median) ** 2 for value in below)
+    return 2 * squares / (len(times) - 1), len(times) // 2
 
 
 def undisturbed_half_width(times: Sequence[float], usual: float | None = None) -> float | None:
@@ -142,7 +143,9 @@ def interval_half_width(
         own = degrees * variance
         degrees += PRIOR_DEGREES
         variance = (own + PRIOR_DEGREES * usual) / degrees
-    t = _T_975[degrees - 1] if degrees <= len(_T_975) else 1.96
+    t = 1.96
+    if degrees <= len(_T_975):
+        t = _T_975[degrees - 1]
     return t * error * math.sqrt(variance / count)
 
 

@@ -8,10 +8,13 @@ import torch
 
 from mfulab.device import synchronise
 
+CALLS = 5  # timed, after a first one that is not
+
 
 def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> dict[str, float]:
     """Median seconds, by column, of copying `inputs` to the device and `output` back, into memory
     that is already allocated."""
+    device = output.device
     pageable = [tensor.cpu() for tensor in inputs]
     pinned = [tensor.pin_memory() for tensor in pageable]
     targets = [torch.empty_like(tensor) for tensor in inputs]
@@ -28,7 +31,7 @@ def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> dict
         "host_to_device_pinned_s": lambda: load(pinned, True),
         "device_to_host_pinned_s": lambda: back_pinned.copy_(output, non_blocking=True),
     }
-    return {column: median_wall_s(call, output.device, 5) for column, call in calls.items()}
+    return {column: median_wall_s(call, device, CALLS) for column, call in calls.items()}
 
 
 def median_wall_s(
