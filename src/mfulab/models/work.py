@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from mfulab.flops.formulas import TransformerShape
     from mfulab.models.counted import ModelCount
+
+Sums = TypeVar("Sums", Work, Operation)
 
 # Architectures whose blocks are all equal → the argument with their number. Work is affine in that
 # number, so that counting one block and two blocks gives the work of any number, exactly and fast.
@@ -67,22 +69,28 @@ def _extended(single: Work, double: Work, layers: int) -> Work:
     """Work of `layers` blocks from the work of one and of two blocks: one + (layers − 1) · (two −
     one)."""
 
-    def affine(of_one: Any, of_two: Any) -> Any:
-        numbers = dict[str, Any]()
-        for name, two in vars(of_two).items():
-            if isinstance(two, int | float):
-                one = getattr(of_one, name) if of_one else 0
-                numbers[name] = one + (layers - 1) * (two - one)
-        return replace(of_two, **numbers)
+    of_one_block = {_key(operation): operation for operation in single.operations}
+    operations = []
+    for operation in double.operations:
+        of_one = of_one_block.get(_key(operation))
+        operations.append(_affine(of_one, operation, layers))
+    return replace(_affine(single, double, layers), operations=tuple(operations))
 
-    def key(operation: Operation) -> tuple[str, str, str]:
-        return operation.layer, operation.operator, operation.direction
 
-    of_one_block = {key(operation): operation for operation in single.operations}
-    operations = [
-        affine(of_one_block.get(key(operation)), operation) for operation in double.operations
-    ]
-    return replace(affine(single, double), operations=tuple(operations))
+def _affine(of_one: Sums | None, of_two: Sums, layers: int) -> Sums:
+    """Sums of `layers` blocks, from those of one block (0 if None) and of two."""
+    numbers = dict[str, Any]()
+    for name, two in vars(of_two).items():
+        if isinstance(two, int | float):
+            one = 0
+            if of_one:
+                one = getattr(of_one, name)
+            numbers[name] = one + (layers - 1) * (two - one)
+    return replace(of_two, **numbers)
+
+
+def _key(operation: Operation) -> tuple[str, str, str]:
+    return operation.layer, operation.operator, operation.direction
 
 
 def _counted(

@@ -96,11 +96,12 @@ class Spans:
         not on the thread with most time in spans."""
         begin = np.clip(self.begin, *window.span)
         end = np.clip(self.end, *window.span)
+        lengths = end - begin
         is_inner = self.parent >= 0
-        outer = np.bincount(self.thread, np.where(is_inner, 0, end - begin))
-        own = np.where(self.thread == outer.argmax(), end - begin, 0)
-        inner = np.bincount(self.parent[is_inner], own[is_inner], len(own))
-        return (own - inner.astype(np.int64)).tolist()
+        by_thread = np.bincount(self.thread, np.where(is_inner, 0, lengths))
+        lengths[self.thread != by_thread.argmax()] = 0
+        inner = np.bincount(self.parent[is_inner], lengths[is_inner], len(lengths))
+        return (lengths - inner.astype(np.int64)).tolist()
 
 
 def _is_range(name: str) -> bool:
@@ -123,15 +124,17 @@ class ByModule:
         self._spans = spans
         if not len(spans.begin):
             return
-        trace = facts.trace
+        host = facts.trace.host
+        launches = facts.trace.launches
         self._paths = [*spans.paths, ()]  # the last is for -1: outside of all modules
-        self._owner = spans.at(trace.host.begin, trace.host.thread)
+        self._owner = spans.at(host.begin, host.thread)
         called = np.flatnonzero(facts.window.called(spans.begin) & spans.named)
         self._calls = Counter(self._paths[span] for span in called.tolist())
-        launched = spans.at(trace.launches.begin, trace.launches.thread)
+        around_launch = spans.at(launches.begin, launches.thread)
         by_call = np.append(self._owner, -1)[facts.attribution.of_activity]
-        by_launch = np.append(launched, -1)[facts.launched]
-        self._of_activity = np.where(facts.launched >= 0, by_launch, by_call)
+        by_launch = np.append(around_launch, -1)[facts.launched]
+        has_launch = facts.launched >= 0
+        self._of_activity = np.where(has_launch, by_launch, by_call)
         self._roots = set(facts.roots.tolist())
 
     def of(self, device: int | None = None) -> list[Module]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -32,18 +32,23 @@ from mfulab.tracing.shares import OF_KERNELS, OF_OPERATORS, readings
 from mfulab.tracing.trace import MODULE, Trace, TraceError
 from mfulab.tracing.window import STEPS, annotation, windows
 
-Row = dict[str, object]
 NOT_TRACED = Said("not_traced")
-OPERATOR_COLUMNS = (
-    "operator",
-    "input_shapes",
-    "calls",
-    "self_cpu_time_s",
-    "self_device_time_s",
-    "flops",
-    "self_cpu_memory_bytes",
-    "self_device_memory_bytes",
-)
+
+
+class OperatorRow(TypedDict):
+    """Calls of an operator with the same input shapes, with the time and memory of its own."""
+
+    operator: str
+    input_shapes: str | None
+    calls: int
+    self_cpu_time_s: float
+    self_device_time_s: float
+    flops: int | None  # of torch.profiler, None if it has none
+    self_cpu_memory_bytes: int
+    self_device_memory_bytes: int
+
+
+OPERATOR_COLUMNS = tuple(OperatorRow.__annotations__)
 OURS = (STEPS, "ProfilerStep", MODULE)  # begin the names of ranges that are no operators
 READ = (*OF_KERNELS, *OF_OPERATORS)
 KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
@@ -54,15 +59,13 @@ class TracedPass:
     """Steps recorded by torch.profiler. They are slower than measured steps, so their times serve
     only as shares."""
 
-    profiler: Any
+    profiler: profile
 
     def export(self, path: Path) -> None:
         """Writes the Chrome or Perfetto trace, gzipped if `path` ends in .gz."""
-        with (
-            self.saved.open("rb") as source,
-            gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as to,
-        ):
-            shutil.copyfileobj(source, to)
+        open_target = gzip.open if path.suffix == ".gz" else open
+        with self.saved.open("rb") as source, open_target(path, "wb") as target:
+            shutil.copyfileobj(source, target)
 
     @functools.cached_property
     def trace(self) -> Trace:
@@ -136,35 +139,34 @@ class BlockTrace:
         return shares
 
 
-def operator_table(traced: TracedPass) -> list[Row]:
+def operator_table(traced: TracedPass) -> list[OperatorRow]:
     """Rows for each operator and its input shapes, most self time first. FLOPs are those of
     torch.profiler, None if it has none."""
-    rows: list[Row] = []
+    rows: list[OperatorRow] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
         if event.key.startswith(OURS):
             continue
-        values = (
-            event.key,
-            str(event.input_shapes) if event.input_shapes else None,
-            event.count,
-            event.self_cpu_time_total / 1e6,
-            event.self_device_time_total / 1e6,
-            event.flops or None,
-            event.self_cpu_memory_usage,
-            event.self_device_memory_usage,
-        )
-        rows.append(dict(zip(OPERATOR_COLUMNS, values, strict=True)))
-    return sorted(
-        rows,
-        key=lambda row: -float(str(row["self_device_time_s"])) - float(str(row["self_cpu_time_s"])),
-    )
+        row: OperatorRow = {
+            "operator": event.key,
+            "input_shapes": None,
+            "calls": event.count,
+            "self_cpu_time_s": event.self_cpu_time_total / 1e6,
+            "self_device_time_s": event.self_device_time_total / 1e6,
+            "flops": event.flops or None,
+            "self_cpu_memory_bytes": event.self_cpu_memory_usage,
+            "self_device_memory_bytes": event.self_device_memory_usage,
+        }
+        if event.input_shapes:
+            row["input_shapes"] = str(event.input_shapes)
+        rows.append(row)
+    return sorted(rows, key=lambda row: -row["self_device_time_s"] - row["self_cpu_time_s"])
 
 
 @contextlib.contextmanager
 def module_ranges() -> Iterator[None]:
     """Marks each call of a torch.nn module in a trace with its class, as torch.profiler does if it
     records stacks."""
-    ranges: list[Any] = []
+    ranges: list[record_function] = []
 
     def enter(module: torch.nn.Module, _: object) -> None:
         ranges.append(record_function(f"{MODULE}{type(module).__name__}_0"))

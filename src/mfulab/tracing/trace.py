@@ -115,12 +115,16 @@ class Call:
     def plain(self) -> "Call":
         """Returns the call without what no profiler writes: drops all shapes if one is invalid, and
         types that are no strings."""
-        known = all(isinstance(shape, list) and _is_shape(shape) for shape in self.shapes)
-        types = (printable(kind) if isinstance(kind, str) else "" for kind in self.types)
-        return Call(self.name, self.shapes if known else (), tuple(types), self.values)
+        shapes = self.shapes
+        if not all(isinstance(shape, list) and _is_shape(shape) for shape in shapes):
+            shapes = ()
+        types = []
+        for kind in self.types:
+            types.append(printable(kind) if isinstance(kind, str) else "")
+        return Call(self.name, shapes, tuple(types), self.values)
 
 
-def _is_shape(shape: list[Any]) -> bool:
+def _is_shape(shape: list[object]) -> bool:
     """True for the shape of a tensor, or a list of such shapes."""
     if any(isinstance(side, list) for side in shape):
         return all(isinstance(side, list) and _is_shape(side) for side in shape)

@@ -5,10 +5,10 @@ bytes of each operator; for a GPU they are counted from the HLO module in the pr
 import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mfulab.core.parts import Content
 from mfulab.core.said import Said, as_told
@@ -117,12 +117,33 @@ class HloCost:
     operands: list[Tensor]
 
 
+Modules = dict[int, dict[str, HloCost]]  # costs of operators by name, by the module's number
+
+
+class XEvent(Protocol):
+    """Message of one event."""
+
+    metadata_id: int
+    offset_ps: int
+    duration_ps: int
+    stats: Sequence[Any]
+
+
+class XLine(Protocol):
+    """Message of a line of events, such as a stream or a thread."""
+
+    id: int
+    name: bytes
+    timestamp_ns: int
+    events: Sequence[XEvent]
+
+
 class _Plane:
     """One plane of a profile: a device, the host, or metadata."""
 
     def __init__(self, plane: Any) -> None:
         self.name = _text(plane.name)
-        self.lines = plane.lines
+        self.lines: Sequence[XLine] = plane.lines
         self._plane = plane
         self._stat = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
         self.kinds = {entry.key: entry.value for entry in plane.event_metadata}
@@ -147,9 +168,9 @@ class _Plane:
         """Statistics of each kind of event, by its number."""
         return {key: self.stats(kind) for key, kind in self.kinds.items()}
 
-    def modules(self) -> dict[int, Any]:
-        """Costs of the operators of each HLO module, by the module's number."""
-        modules = {}
+    def modules(self) -> Modules:
+        """Costs of the operators of each HLO module."""
+        modules = Modules()
         for key, stats in self._stats_of_kind.items():
             if content := stats.get("Hlo Proto") or stats.get("hlo_proto"):
                 proto = message("HloProto")
@@ -161,9 +182,7 @@ class _Plane:
         stats = self.stats(self._plane)
         return {"id": number} | {name: stats.get(stat) for name, stat in _PROPERTIES.items()}
 
-    def device(
-        self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool
-    ) -> bool:
+    def device(self, recorder: Recorder, number: int, modules: Modules, marked: bool) -> bool:
         """Records a device's kernels, operators and, unless `marked`, steps. True if it records
         steps."""
         steps = False
@@ -174,16 +193,22 @@ class _Plane:
             elif name == "XLA Ops":
                 self._operators(recorder, line, number)
             elif name == "Steps" and not marked:
-                thread = (HOST, f"steps {number}")
-                for event in line.events:
-                    step = _text(self.kinds[event.metadata_id].name)
-                    if step.isdecimal():
-                        mark = f"ProfilerStep#{step}"
-                        recorder.host_call(_span(line, event), mark, thread, -1, False, True)
-                        steps = True
+                steps = self._steps(recorder, line, number) or steps
         return steps
 
-    def _stream(self, recorder: Recorder, line: Any, number: int, modules: dict[int, Any]) -> None:
+    def _steps(self, recorder: Recorder, line: XLine, number: int) -> bool:
+        """Records the steps of a device's line. True if there are any."""
+        thread = (HOST, f"steps {number}")
+        found = False
+        for event in line.events:
+            step = _text(self.kinds[event.metadata_id].name)
+            if step.isdecimal():
+                mark = f"ProfilerStep#{step}"
+                recorder.host_call(_span(line, event), mark, thread, -1, False, True)
+                found = True
+        return found
+
+    def _stream(self, recorder: Recorder, line: XLine, number: int, modules: Modules) -> None:
         """Records the kernels of a GPU's stream. Consecutive kernels of one HLO operator belong to
         one call of it."""
         copies = bool(_COPY.search(_text(line.name)))
@@ -212,7 +237,7 @@ class _Plane:
                 thread = (HOST, ("xla", number, line.id))
                 _operator(recorder, span, stats["hlo_op"], cost, thread, external)
 
-    def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
+    def _operators(self, recorder: Recorder, line: XLine, number: int) -> None:
         """Records a TPU's operators with the FLOPs and bytes that its compiler states. A loop's
         time is what its body leaves."""
         for event, span in _own_spans(line):
@@ -261,28 +286,39 @@ def _tensors_in(text: str) -> list[Tensor]:
     return tensors
 
 
-def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
+@dataclass
+class _Open:
+    """An event that may hold others, its end, and the time up to which it was yielded."""
+
+    event: XEvent
+    end: int
+    since: int
+
+
+def _own_spans(line: XLine) -> Iterator[tuple[XEvent, Span]]:
     """Yields events in order, each with its exclusive time: a loop comes once per gap that its body
     leaves."""
-    stack: list[list[Any]] = []  # event, its end, and the time up to which it was yielded
+    stack = list[_Open]()
 
-    def close(until: int) -> Iterator[tuple[Any, tuple[int, int]]]:
-        while stack and stack[-1][1] <= until:
-            event, end, begin = stack.pop()
-            if begin < end:
-                yield event, (begin, end)
+    def close(until: int) -> Iterator[tuple[XEvent, Span]]:
+        while stack and stack[-1].end <= until:
+            ended = stack.pop()
+            if ended.since < ended.end:
+                yield ended.event, (ended.since, ended.end)
             if stack:
-                stack[-1][2] = max(stack[-1][2], end)
+                outer = stack[-1]
+                outer.since = max(outer.since, ended.end)
 
     for event in sorted(line.events, key=lambda event: (event.offset_ps, -event.duration_ps)):
         begin, end = _span(line, event)
         yield from close(begin)
         if stack:
-            if stack[-1][2] < begin:
-                yield stack[-1][0], (stack[-1][2], begin)
-            stack[-1][2] = begin
-            end = min(end, stack[-1][1])
-        stack.append([event, end, begin])
+            outer = stack[-1]
+            if outer.since < begin:
+                yield outer.event, (outer.since, begin)
+            outer.since = begin
+            end = min(end, outer.end)
+        stack.append(_Open(event, end, begin))
     yield from close(1 << 62)
 
 
@@ -428,7 +464,7 @@ def _result(shape: Any) -> Any:
     return shape
 
 
-def _span(line: Any, event: Any) -> tuple[int, int]:
+def _span(line: XLine, event: XEvent) -> Span:
     """Begin and end in whole ns of the profile's clock, each rounded by itself."""
     begin = 1000 * line.timestamp_ns + event.offset_ps
     return (begin + 500) // 1000, (begin + event.duration_ps + 500) // 1000
