@@ -20,18 +20,16 @@ class CudaHopperHilbert(CudaHopperCluster):
     ordered = True
 
     def order(self, c: Any) -> Any:
-        order = hilbert_order(
-            ceil_div(c.shape[1], self.cluster * TILE_M), ceil_div(c.shape[2], TILE_N)
-        )
-        return torch.from_numpy(order).to(c.device)
+        _, m, n = c.shape
+        down = ceil_div(m, self.cluster * TILE_M)
+        across = ceil_div(n, TILE_N)
+        return torch.from_numpy(hilbert_order(down, across)).to(c.device)
 
 
 def hilbert_order(rows: int, columns: int) -> np.ndarray:
     """Cells of a grid as int32 (row << 16 | column), in the order of a Hilbert curve over a square
     that contains the grid."""
-    y, x = (
-        side.ravel() for side in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
-    )
+    y, x = map(np.ravel, np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"))
     cells = (y << 16 | x).astype(np.int32)
     distance = np.zeros(len(cells), np.int64)
     side = 1 << max(rows - 1, columns - 1, 1).bit_length() >> 1
@@ -41,7 +39,8 @@ def hilbert_order(rows: int, columns: int) -> np.ndarray:
         distance += side * side * ((3 * right) ^ down)
         # Rotates the quadrant so that the curve is continuous at its corners.
         turned = ~down & right
-        x, y = (np.where(turned, side - 1 - axis & side - 1, axis & side - 1) for axis in (x, y))
+        x = np.where(turned, side - 1 - x, x) & side - 1
+        y = np.where(turned, side - 1 - y, y) & side - 1
         x, y = np.where(down, x, y), np.where(down, y, x)
         side >>= 1
     return cells[np.argsort(distance, kind="stable")]

@@ -40,37 +40,36 @@ class TritonPersistent(TritonKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         item = FORMATS[self.precision].bytes
-        if shape.k * item % 16 or (not self.b_along_k and shape.n * item % 16):
-            raise UnsupportedError(
-                Said(
-                    "rows_of_16_bytes",
-                    {"kernel": str(self), "shape": str(shape), "precision": str(self.precision)},
-                )
-            )
-        if not self.b_along_k and shape.batch > 1 and shape.k % self.sides[2]:
-            raise UnsupportedError(
-                Said(
-                    "batch_multiple",
-                    {"kernel": str(self), "side": str(self.sides[2]), "shape": str(shape)},
-                )
-            )
+        rows = [shape.k * item]
+        if not self.b_along_k:
+            rows.append(shape.n * item)
+        if any(row % 16 for row in rows):
+            needs = {"kernel": str(self), "shape": str(shape), "precision": self.precision}
+            raise UnsupportedError(Said("rows_of_16_bytes", needs))
+        tile_k = self.sides[2]
+        if not self.b_along_k and shape.batch > 1 and shape.k % tile_k:
+            needs = {"kernel": str(self), "side": str(tile_k), "shape": str(shape)}
+            raise UnsupportedError(Said("batch_multiple", needs))
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
         tiles = shape.batch * ceil_div(shape.m, tile_m) * ceil_div(shape.n, tile_n)
         # In the interpreter, one program processes all tiles.
-        return Launch(self.sides, (min(tiles, getattr(properties(), "multi_processor_count", 1)),))
+        sms = getattr(properties(), "multi_processor_count", 1)
+        return Launch(self.sides, (min(tiles, sms),))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         tile_m, tile_n, tile_k = self.sides
-        (batch, m, k), n = a.shape, b.shape[2]
+        batch, m, k = a.shape
+        n = b.shape[2]
         rows_a = TensorDescriptor.from_tensor(a.view(batch * m, k), [tile_m, tile_k])
         b = super().prepare(a, b, c)[1].flatten(0, 1)
-        rows_b = TensorDescriptor.from_tensor(
-            b, [tile_n, tile_k] if self.b_along_k else [tile_k, tile_n]
-        )
+        tile_b = [tile_k, tile_n]
+        if self.b_along_k:
+            tile_b = [tile_n, tile_k]
+        rows_b = TensorDescriptor.from_tensor(b, tile_b)
         return rows_a, rows_b, c, batch, m, n, k
 
     def run(self, *operands: Any, launch: Launch) -> None:

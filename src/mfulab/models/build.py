@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -46,34 +47,36 @@ def resolve(target: str) -> Callable[..., Any]:
     for length in range(len(parts) - 1, 0, -1):
         module_name = ".".join(parts[:length])
         try:
-            builder: Any = importlib.import_module(module_name)
+            module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             is_module_missing = error.name and f"{module_name}.".startswith(f"{error.name}.")
             if is_module_missing:
                 continue  # a shorter path may be a module
-            raise ModelError(
-                f"model._target_={target}: importing {module_name} needs {error.name}"
-            ) from error
+            why = f"importing {module_name} needs {error.name}"
+            raise ModelError(f"model._target_={target}: {why}") from error
         except (SyntaxError, NameError) as error:
-            raise ModelError(
-                f"model._target_={target}: importing {module_name}: {error}"
-            ) from error
-        attributes = parts[length:]
-        for attribute in attributes:
-            if not hasattr(builder, attribute):
-                raise ModelError(
-                    f"model._target_={target}: {module_name} has no {'.'.join(attributes)}"
-                )
-            builder = getattr(builder, attribute)
-        if not callable(builder):
-            raise ModelError(
-                f"model._target_={target}: is a {type(builder).__name__}, not a callable"
-            )
-        return builder
+            why = f"importing {module_name}: {error}"
+            raise ModelError(f"model._target_={target}: {why}") from error
+        return _callable_in(module, parts[length:], target)
     raise ModelError(
         f"model._target_={target}: cannot be imported; give a dotted path such as my_module.build "
         "to a file in this folder or to an installed package"
     )
+
+
+def _callable_in(module: ModuleType, attributes: list[str], target: str) -> Callable[..., Any]:
+    """Returns the callable at a path of attributes of a module. Raises ModelError if there is
+    none."""
+    builder: Any = module
+    for attribute in attributes:
+        if not hasattr(builder, attribute):
+            why = f"{module.__name__} has no {'.'.join(attributes)}"
+            raise ModelError(f"model._target_={target}: {why}")
+        builder = getattr(builder, attribute)
+    if not callable(builder):
+        why = f"is a {type(builder).__name__}, not a callable"
+        raise ModelError(f"model._target_={target}: {why}")
+    return builder
 
 
 def load(config: ModelConfig, is_compiled: bool) -> None:

@@ -22,6 +22,7 @@ from mfulab.models.decoders import computed, missing
 if TYPE_CHECKING:
     import torch
 
+    from mfulab.flops.counter import Operations
     from mfulab.flops.formulas import TransformerShape
     from mfulab.models.counted import ModelCount
 
@@ -163,12 +164,14 @@ def _elements(tensors: "Iterable[torch.Tensor]") -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _operations(operations: Any, sum_layers: bool) -> list[Operation]:
-    """Sums the counted operations by layer, operator and pass. With `sum_layers`, numbers in layer names
-    become `*`."""
-    sums = defaultdict[tuple[str, str, str], list[float]](lambda: [0] * 5)
+def _operations(operations: "Operations", sum_layers: bool) -> list[Operation]:
+    """Sums the counted operations by layer, operator and pass. With `sum_layers`, numbers in layer
+    names become `*`."""
+    sums = defaultdict[tuple[str, str, str], list[int]](lambda: [0] * 5)
     for key, total in operations.totals.items():
-        layer = re.sub(r"\b\d+\b", "*", key.layer) if sum_layers else key.layer
+        layer = key.layer
+        if sum_layers:
+            layer = re.sub(r"\b\d+\b", "*", layer)
         summed = sums[layer, key.operator, key.direction]
         values = (
             total.flops,
