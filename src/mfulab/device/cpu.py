@@ -75,7 +75,9 @@ def _is_virtual(facts: Mapping[str, str], flags: frozenset[str]) -> bool | None:
     """True in a virtual machine; None if the CPU's flags do not say."""
     if "hypervisor" in flags or system.text("sys/hypervisor/type") is not None:
         return True
-    return False if "flags" in facts or not facts else None
+    if facts and "flags" not in facts:
+        return None
+    return False
 
 
 def logical_cpus() -> frozenset[int]:
@@ -88,9 +90,11 @@ def cpu_limit() -> float | None:
     quota."""
     limits = []
     for folder in _cgroup_folders("cpu"):
-        words = (system.text(folder / "cpu.max") or "").split()
-        older = (system.text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-        quota, period = map(_integer, words if len(words) == 2 else older)
+        words: list[str | None] = [*(system.text(folder / "cpu.max") or "").split()]
+        if len(words) != 2:  # version 1
+            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            words = [system.text(folder / name) for name in files]
+        quota, period = map(_integer, words)
         if quota and period and quota > 0:  # "max" is parsed as None
             limits.append(quota / period)
     return min(limits, default=None)
@@ -108,9 +112,10 @@ def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
         counters = stats | counters  # the process's own folder comes first
 
     def seconds(scales: Mapping[str, float]) -> float | None:
-        return next(
-            (counters[name] * scale for name, scale in scales.items() if name in counters), None
-        )
+        for name, scale in scales.items():
+            if name in counters:
+                return counters[name] * scale
+        return None
 
     used = seconds({"usage_usec": 1e-6, "cpuacct.usage": 1e-9})
     return used, seconds({"throttled_usec": 1e-6, "throttled_time": 1e-9})
@@ -126,6 +131,10 @@ def memory_limit_bytes() -> int | None:
     )
     # Version 1 writes "unlimited" as almost 2**63.
     return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
+
+
+# Parts of a CPU's time that are not added up. Linux counts guests inside user and nice as well.
+NOT_BUSY = ("idle", "iowait", "steal", "guest", "guest_nice")
 
 
 @dataclass(frozen=True)
@@ -144,19 +153,16 @@ def system_seconds() -> SystemSeconds:
     every = psutil.cpu_times(percpu=True)
     times = [every[number] for number in sorted(logical_cpus()) if number < len(every)] or every
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in times)
-    steal = sum(core.steal for core in times) if hasattr(times[0], "steal") else None
+    steal = None
+    if hasattr(times[0], "steal"):
+        steal = sum(core.steal for core in times)
     # Adds the busy parts, which never decrease: total - idle may decrease by rounding, which would
     # give a utilization below 0 %.
-    others = (
-        "idle",
-        "iowait",
-        "steal",
-        "guest",
-        "guest_nice",
-    )  # Linux counts guests inside user and nice as well
-    busy = sum(
-        value for core in times for part, value in core._asdict().items() if part not in others
-    )
+    busy = 0.0
+    for core in times:
+        for part, seconds in core._asdict().items():
+            if part not in NOT_BUSY:
+                busy += seconds
     return SystemSeconds(busy, steal, busy + idle + (steal or 0.0))
 
 
@@ -176,7 +182,9 @@ def turbo() -> bool | None:
     if off := system.text("sys/devices/system/cpu/intel_pstate/no_turbo"):
         return off == "0"
     boost = system.text("sys/devices/system/cpu/cpufreq/boost")
-    return None if not boost else boost == "1"
+    if not boost:
+        return None
+    return boost == "1"
 
 
 def huge_pages() -> str | None:

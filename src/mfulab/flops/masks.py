@@ -128,7 +128,7 @@ class _Documents:
         return (blocks_until - 1).clamp(min=0)
 
     def count(self, documents: Tensor) -> Tensor:
-        """How often each document is among the given ones."""
+        """Number of times that each document is among the given ones."""
         return documents.bincount(minlength=len(self.block))
 
 

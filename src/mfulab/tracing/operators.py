@@ -205,17 +205,8 @@ def modules_of(traced: TracedPass) -> list[Module]:
 def uncounted_operators(traced: TracedPass) -> str | None:
     """JSON of operators without a FLOP formula, outside of products, that take at least 1 % of all
     operators' self time: name → percent. None if there are none."""
-    events = []
-    for event in traced.profiler.events():
-        if not event.name.startswith(OURS):
-            events.append(event)
-    on_device = any(event.self_device_time_total for event in events)
-    times = Counter[str]()
-    for event in events:
-        if on_device:
-            times[event.name] += event.self_device_time_total
-        else:
-            times[event.name] += event.self_cpu_time_total
+    events = [event for event in traced.profiler.events() if not event.name.startswith(OURS)]
+    times = _self_times(events)
     total = sum(times.values())
     outside = set()
     for event in events:
@@ -228,6 +219,18 @@ def uncounted_operators(traced: TracedPass) -> str | None:
     if shares:
         return json.dumps(dict(sorted(shares.items(), key=lambda item: -item[1])))
     return None
+
+
+def _self_times(events: Sequence[Any]) -> Counter[str]:
+    """Self time (µs) per operator: on the device if it ran any, else on the CPU."""
+    on_device = any(event.self_device_time_total for event in events)
+    times = Counter[str]()
+    for event in events:
+        if on_device:
+            times[event.name] += event.self_device_time_total
+        else:
+            times[event.name] += event.self_cpu_time_total
+    return times
 
 
 def _inside_product(event: Any) -> bool:

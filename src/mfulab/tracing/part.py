@@ -3,7 +3,7 @@ a fixed amount of memory."""
 
 import functools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,25 +54,35 @@ def part_of(path: Path) -> TracePart | None:
     sampled = array("d")
     marks = list[tuple[float, float]]()
     for events in stream.batches(is_kept=False):
-        for event in events[::SAMPLED]:
-            if event is None or event.ph != "X":
-                continue
-            time = _time(event)
-            if time is not None:
-                sampled.append(time)
-        for event in events:
-            if event is None or not _is_mark(event):
-                continue
-            begin = _time(event)
-            length = nanoseconds(event.dur)
-            if begin is not None and length:
-                marks.append((begin, begin + length / 1000))
+        sampled.extend(_begins(events[::SAMPLED]))
+        marks += _marks(events)
     times = np.sort(np.array(sampled))
     if SAMPLED * len(times) <= MOST_EVENTS:
         return None
     if marks:
         return _of_steps(np.array(sorted(marks)), times)
     return _of_time(times)
+
+
+def _begins(events: Sequence[Event | None]) -> Iterator[float]:
+    """Yields the begins (µs) of events that have a length."""
+    for event in events:
+        if event is None or event.ph != "X":
+            continue
+        time = _time(event)
+        if time is not None:
+            yield time
+
+
+def _marks(events: Sequence[Event | None]) -> Iterator[tuple[float, float]]:
+    """Yields begin and end (µs) of each mark of a step."""
+    for event in events:
+        if event is None or not _is_mark(event):
+            continue
+        begin = _time(event)
+        length = nanoseconds(event.dur)
+        if begin is not None and length:
+            yield begin, begin + length / 1000
 
 
 def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> TracePart:

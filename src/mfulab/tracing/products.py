@@ -135,9 +135,8 @@ class _Key:
     """Key under which calls of one product are grouped."""
 
     arguments: int  # id() of the recorded arguments, which equal calls share, else the name's index
-    cost: (
-        int | bool
-    )  # id() of the recorded cost; if the engine's step decides it, whether it is known
+    # id() of the recorded cost; if the engine's step decides it, whether it is known
+    cost: int | bool
     format: str | None
     recomputed: bool
     kernel: str
@@ -159,9 +158,15 @@ class _Maker:
         recorded = self._attribution.costs.get(run.root, _UNRECORDED)
         names = self._multiplying(run.kernels)
         kernel = names.get(self._longest(names), "")
+        arguments = int(host.name[run.root])
+        if call:
+            arguments = id(call)
+        cost: int | bool = id(recorded)
+        if recorded.of_step:
+            cost = recorded.cost is not None
         return _Key(
-            arguments=id(call) if call else int(host.name[run.root]),
-            cost=recorded.cost is not None if recorded.of_step else id(recorded),
+            arguments=arguments,
+            cost=cost,
             format=self._format(run.root, recorded, names, kernel),
             recomputed=bool(self._attribution.recomputed[run.root]),
             kernel=kernel,
@@ -184,9 +189,10 @@ class _Maker:
         )
         if key.kernel:
             names = self._multiplying(run.kernels)
-            # A convolution's backward pass is two matmuls of equal FLOPs; others have one main
-            # kernel.
-            judged = list(names.values()) if recorded.convolution else [key.kernel]
+            judged = [key.kernel]
+            # A convolution's backward pass is two matmuls of equal FLOPs.
+            if recorded.convolution:
+                judged = list(names.values())
             blocks = int(self._trace.activities.blocks[self._longest(names)])
             product.judge(judged, recorded, blocks, self._capability)
         return product

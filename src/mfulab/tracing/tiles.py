@@ -11,9 +11,8 @@ _TILES = (
     re.compile(r"tilesize(\d+)x(\d+)(?:x(\d+))?"),  # cuBLAS's xmma kernels
     re.compile(r"nvjet_\w*?_(\d+)x(\d+)_(?:(\d+)x)?"),
     re.compile(r"_MT(\d+)x(\d+)x(\d+)"),  # hipBLASLt and rocBLAS
-    re.compile(
-        r"(?<!gc)(?:gemm|fprop|wgrad|dgrad)\w*?_(\d+)x(\d+)_(?:(\d+)x)?"
-    ),  # CUTLASS and cuBLAS's older names
+    # CUTLASS and cuBLAS's older names
+    re.compile(r"(?<!gc)(?:gemm|fprop|wgrad|dgrad)\w*?_(\d+)x(\d+)_(?:(\d+)x)?"),
     re.compile(r"matmul_\w+_(\d+)x(\d+)x(\d+)x\d+"),  # Triton's
 )
 # Queries, keys and elements of a head that one block of an attention kernel takes.

@@ -39,7 +39,7 @@ class Counters:
     cgroup_throttled_s: float | None = None
 
     def since(self, begin: "Counters") -> "Counters":
-        """What was added since `begin`."""
+        """Difference to the totals at `begin`."""
         return Counters(
             self.wall_s - begin.wall_s,
             self.process_s - begin.process_s,
