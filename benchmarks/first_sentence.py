@@ -55,9 +55,12 @@ def sentence(tables: frames.Tables) -> str:
 def measured_again(
     folder: Path, tables: frames.Tables, run: Callable[..., object], *sweep: str
 ) -> str:
-    """Measures the run of the first sentence again in the sweep's `folder`: removes its rows, gives
-    the command `sweep` again, which measures what has no row, and joins the rows. Returns what
-    `judged` does. `run` runs Python with its arguments there."""
+    """Measures the run of the first sentence again in the sweep's `folder`. Returns the answer of
+    `judged`.
+
+    Removes the run's rows and gives the command `sweep` again, as it measures only runs without a
+    row. `run` runs Python with its arguments in that folder.
+    """
     first = told(tables)
     if first is None:
         return "no run has both MFU and utilization"
@@ -86,9 +89,8 @@ def rows_of(folder: Path, run: str) -> list[Path]:
 
 
 def judged(first: Told, again: pd.Series) -> str:
-    """Returns `true` if MFU and utilization are the same within the intervals and doubts of both
-    rows, and the cause is the same or was shown as doubtful; else what differs. Doubts that allow
-    any value do not count."""
+    """Returns what differs, or `true` if nothing does. MFU and utilization count as equal within the
+    intervals and doubts of both rows. A cause may differ if it was shown as doubtful."""
     if again["status"] != "ok":
         return f"measured again: {again['status']}"
     before, after = refutable(first.row), refutable(again)

@@ -8,9 +8,9 @@ with them.
     python benchmarks/machines.py --markdown                       the table of docs/reliability.md
 
 Each machine is a copy of the workflow that runs with environment variables, an affinity, a cgroup,
-or next to another process. The table is computed from the tables and the page of each sweep, and
-from a second measurement of the run that the page's first sentence is about. Exit status 0 means
-that nothing is wrong.
+or next to another process. The table is computed from the tables and the page of each sweep. The
+run that the page's first sentence is about is measured a second time. Exit status 0 means that
+nothing is wrong.
 """
 
 import argparse
@@ -200,9 +200,9 @@ MACHINES = {
 
 @dataclass
 class Page:
-    """What one sweep gives: cells of its row by column, and descriptions of what is wrong. `full`
-    is the share of marks drawn full, in percent, None without a page; `first` is what is said of
-    the first sentence, empty without a page."""
+    """Findings on the page of one sweep: cells of its row by column, and descriptions of what is
+    wrong. `full` is the share of marks drawn full, in percent. `first` is the judgement of the
+    first sentence, empty without a page."""
 
     cells: dict[str, str]
     wrongs: list[str]

@@ -327,7 +327,7 @@ CELLS |= {"matmuls ≤": "90 %", "estimate ÷ truth": "1.04", "the page begins":
 
 
 def rows_and_rest(capsys) -> tuple[list[dict[str, str]], list[str]]:
-    """What `machines.main` has printed: rows of its table by column, and the lines below it."""
+    """Splits the output of `machines.main` into rows by column, and the lines below the table."""
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     table = [line for line in lines if line.startswith("|") and "---" not in line]
     head, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
