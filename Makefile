@@ -71,8 +71,8 @@ bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL
 	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \
 	    $(BIN)/python benchmarks/$$each || missed=1; done; exit $$missed
 
-machines: $(VENV)/installed ## The miniature as other machines would measure it (ONLY=avx2,one-core EXPERIMENT=quickstart)
-	$(BIN)/python benchmarks/machines.py --markdown $(if $(ONLY),--only $(ONLY)) $(if $(EXPERIMENT),--experiment $(EXPERIMENT))
+machines: $(VENV)/installed ## The miniature as other machines would measure it (ONLY=avx2,one-core EXPERIMENT=quickstart TIMES=20)
+	$(BIN)/python benchmarks/machines.py --markdown $(if $(ONLY),--only $(ONLY)) $(if $(EXPERIMENT),--experiment $(EXPERIMENT)) $(if $(TIMES),--times $(TIMES))
 
 faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: hours of CPU (docs/reliability.md)
 	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/lab/planning/test_checks.py \

@@ -4,15 +4,18 @@ with them.
     python benchmarks/machines.py                                  the miniature, with bf16, on every machine
     python benchmarks/machines.py --only avx2,one-core             on some
     python benchmarks/machines.py --experiment quickstart          what a newcomer runs; minutes a machine
+    python benchmarks/machines.py --only neighbour --times 20      20 sweeps next to a load
     python benchmarks/machines.py --markdown                       the table of docs/reliability.md
 
 Each machine is a copy of the workflow that runs with environment variables, an affinity, a cgroup,
-or next to another process. The table is computed from the tables and the page of each sweep. Exit
-status 0 means that nothing is wrong.
+or next to another process. The table is computed from the tables and the page of each sweep. The
+run that the page's first sentence is about is measured a second time. Exit status 0 means that
+nothing is wrong.
 """
 
 import argparse
 import html
+import math
 import os
 import platform
 import re
@@ -23,15 +26,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import estimates
+import first_sentence
 import pandas as pd
 import trivial
 
-from mfulab.core.language import verdicts
+from mfulab.core.parts import Row
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import claims, figures, frames, selection, trust
+from mfulab.lab.report.page import why
+from mfulab.mfu import three_lines
+from mfulab.mfu.causes import BY_KEY
 
 # Overrides for each experiment: bf16 is the format that CPUs most often do not support.
 EXPERIMENTS = {"miniature": ("precision=fp32,bf16",), "quickstart": ()}
@@ -190,11 +198,38 @@ MACHINES = {
 }
 
 
-def swept(machine: Machine, experiment: str, *overrides: str) -> tuple[list[str], list[str]]:
-    """Runs the whole command on `machine` in a copy of the project. Returns the cells of its row,
-    and descriptions of what is wrong.
+@dataclass
+class Page:
+    """Findings on the page of one sweep: cells of its row by column, and descriptions of what is
+    wrong. `full` is the share of marks drawn full, in percent. `first` is the judgement of the
+    first sentence, empty without a page."""
 
-    Raises CalledProcessError if the command fails.
+    cells: dict[str, str]
+    wrongs: list[str]
+    full: float | None = None
+    first: str = ""
+
+    def judge(self, first: str) -> None:
+        """Adds what is said of the first sentence, which is wrong unless it is true."""
+        self.first = first
+        if first != first_sentence.TRUE:
+            self.wrongs.append(f"the first sentence: {first}")
+
+    def line(self, title: str) -> str:
+        """Row of the table."""
+        shown = {"machine": title, **self.cells}
+        if self.first:
+            full = "" if self.full is None else f"{math.floor(self.full)} %"
+            judged = {"marks full": full, "first sentence": self.first}
+            shown |= {**judged, "wrong": str(len(self.wrongs))}
+        return f"| {' | '.join(shown.get(column, '') for column in COLUMNS)} |"
+
+
+def swept(machine: Machine, experiment: str, *overrides: str) -> Page:
+    """Runs the whole command on `machine` in a copy of the project, and measures the run of the
+    page's first sentence again there.
+
+    Raises CalledProcessError if a command fails.
     """
     with tempfile.TemporaryDirectory(prefix="mfulab-machine-") as name, machine.limits() as enter:
         folder = trivial.copy_workflow(Path(name), with_source=machine.edit is not None)
@@ -206,42 +241,67 @@ def swept(machine: Machine, experiment: str, *overrides: str) -> tuple[list[str]
             (folder / file).write_text(text.replace(line, instead), encoding="utf-8")
             variables["PYTHONPATH"] = str(folder / "src")
         begin = f"import os, sys; {enter} os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-        command = ("-m", "snakemake", "report", "--cores", "1", "--config")
         settings = (f"experiment={experiment}", "device=cpu", *EXPERIMENTS[experiment], *overrides)
+        options = ("--cores", "1", "--config", *settings)
         variables["MFULAB_LOCKS"] = name
-        cost = trivial.run(folder, "-c", begin, *command, *settings, **variables)
-        cells, wrongs = found(folder, machine)
-        return [f"{cost.time_s / 60:.1f}", *cells], wrongs
+        run = partial(trivial.run, folder, "-c", begin, **variables)
+        cost = run("-m", "snakemake", "report", *options)
+        tables, problems = frames.read(folder / "results/tables")
+        tables = trust.judged(tables)
+        page = found(folder, machine, tables)
+        page.cells["minutes"] = f"{cost.time_s / 60:.1f}"
+        page.wrongs += [problem.in_words() for problem in problems]
+        rows = ("-m", "snakemake", "rows", *options)
+        page.judge(first_sentence.measured_again(folder, tables, run, *rows))
+        return page
 
 
-def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
-    """Reads the tables and the page of a sweep in `folder`. Returns the cells of its row, and
-    descriptions of what is wrong."""
-    tables, problems = frames.read(folder / "results/tables")
-    page = (folder / "reports/report.html").read_text(encoding="utf-8")
-    heading = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
-    sentence = html.unescape(heading[1]) if heading else ""
-    sentence = sentence.replace("\N{NO-BREAK SPACE}", " ").strip()
+def found(folder: Path, machine: Machine, tables: frames.Tables) -> Page:
+    """Reads the judged tables and the page of a sweep in `folder`."""
+    text = (folder / "reports/report.html").read_text(encoding="utf-8")
+    heading = re.search(r"<h1>(.*?)</h1>", text, re.DOTALL)
+    sentence = _plain(html.unescape(heading[1])) if heading else ""
     profile, matmul = tables["profile"], tables["matmul"]
-    faults = [problem.in_words() for problem in problems]
     lacks = lacking() if machine.lacks is None else machine.lacks
-    wrongs = [*faults, *wrong(tables, lacks)]
-    if "MFU" not in sentence:
-        wrongs.append(f"the page does not begin with MFU: {sentence!r}")
+    wrongs = wrong(tables, lacks)
+    if not sentence or sentence != _plain(first_sentence.sentence(tables)):
+        wrongs.append(f"the page does not begin with MFU and utilization: {sentence!r}")
     if machine.flag and not _flagged(profile, machine.flag).any():
         wrongs.append(f"no row is flagged {machine.flag}")
     timed_here = [frames.own_or_recorded(frames.ok(rows, "time_s")) for rows in (profile, matmul)]
     timed = pd.concat(map(trust.doubtful, timed_here))
     rows = len(profile) + len(matmul)
-    highest = profile["mfu_percent"].max(), matmul["share_of_measured_percent"].max()
-    counts = (rows, int(timed.sum()), rows - len(timed))
-    return [
-        *map(str, counts),
-        *(f"{share:.0f} %" for share in highest),
-        str(len(wrongs)),
-        estimate(folder),
-        sentence,
-    ], wrongs
+    cells = {
+        "rows": str(rows),
+        "doubtful": str(int(timed.sum())),
+        "not measured": str(rows - len(timed)),
+        "MFU ≤": f"{profile['mfu_percent'].max():.0f} %",
+        "matmuls ≤": f"{matmul['share_of_measured_percent'].max():.0f} %",
+        "estimate ÷ truth": estimate(folder),
+        "the page begins": sentence,
+    }
+    return Page(cells, wrongs, full_percent(marks(tables)))
+
+
+def _plain(sentence: str) -> str:
+    return sentence.replace("\N{NO-BREAK SPACE}", " ").strip()
+
+
+def marks(tables: frames.Tables) -> trust.Marks:
+    """Counts the marks in the figures of a page, as the page does. `tables` are judged."""
+    drawn = []
+    for name, rows in figures.page_rows(tables).items():
+        module = figures.modules()[name]
+        shown = selection.drawable(module, tables) if rows is None else rows
+        drawn.append(claims.marks_of(module, shown))
+    return trust.marks(tables, drawn)
+
+
+def full_percent(counted: trust.Marks) -> float | None:
+    """Share of marks that are drawn full; None without marks."""
+    if not counted.total:
+        return None
+    return 100 * (counted.total - counted.hollow) / counted.total
 
 
 def estimate(folder: Path) -> str:
@@ -259,8 +319,8 @@ def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
 
     `compute_bound` is wrong above 100 % MFU, in an emulated format, or by a disturbed ceiling.
     `emulated_format` is wrong for a format that the device supports. Advice to lower the precision
-    is wrong if a lower precision was slower. MFU above 100 % needs a flag. No matmul may exceed its
-    measured ceiling, and no run may fail.
+    is wrong if a lower precision was slower beyond both intervals. MFU above 100 % needs a flag. No
+    matmul may exceed its measured ceiling, and no run may fail.
     """
     profile = frames.own_or_recorded(tables["profile"])
     matmul = frames.own_or_recorded(tables["matmul"])
@@ -279,7 +339,8 @@ def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
         & profile["effective_precision"].isin(shaky),
         "emulated_format, of a format that the device has": is_emulated_format & ~is_emulated,
         "above 100 % MFU without a flag": is_above_peak & ~_flagged(profile, "above_peak"),
-        "advises a lower precision, which was slower": _advises(profile) & _slower_below(profile),
+        "advises a lower precision, which was slower": _slower_below(profile)
+        & _advises(profile, tables["ceilings"]),
         "under_used, though a quota held it back": (profile["verdict"] == "under_used")
         & _flagged(profile, "held_back"),
         "failed": profile["status"].isin(["failed", "incorrect"]),
@@ -298,19 +359,33 @@ def _flagged(rows: pd.DataFrame, key: str) -> pd.Series:
     return rows["verdict_flags"].fillna("").str.contains(f'"{key}"', regex=False)
 
 
-def _advises(rows: pd.DataFrame) -> pd.Series:
-    """True for rows whose verdict advises a lower precision."""
-    reasons = (verdicts.columns(row.to_dict())["verdict_reason"] for _, row in rows.iterrows())
-    return pd.Series(["lower precision" in sentence for sentence in reasons], rows.index, bool)
+def _advises(rows: pd.DataFrame, ceilings: pd.DataFrame) -> pd.Series:
+    """True for rows that the page advises a lower precision for, first or among other remedies."""
+    advised = [_is_advised(row, ceilings) for row in rows.to_dict("records")]
+    return pd.Series(advised, rows.index, bool)
+
+
+def _is_advised(row: Row, ceilings: pd.DataFrame) -> bool:
+    """True if a row's first remedy is another precision, or if one is among its other remedies:
+    these then differ from those on a device where a shorter format does not help."""
+    cause = BY_KEY.get(str(row["verdict"]))
+    if cause is None or not three_lines.can_help(row):
+        return False
+    if "precision=" in cause.remedy:
+        return True
+    helps = why.shorter_helps(row, ceilings)
+    with_it = three_lines.otherwise(row, shorter_helps=helps)
+    return with_it != three_lines.otherwise(row, shorter_helps=False)
 
 
 def _slower_below(rows: pd.DataFrame) -> pd.Series:
-    """True for rows in fp32 whose step was measured in another format and was slower there."""
+    """True for rows in fp32 whose step was measured in other formats and was slower in all of them,
+    beyond the intervals of both."""
     step = rows["run"].str.replace(r"(?<=precision=)\w+", "", regex=True)
-    others = (
-        rows[(rows["status"] == "ok") & (rows["precision"] != "fp32")].groupby(step)["time_s"].min()
-    )
-    return (rows["precision"] == "fp32") & (step.map(others) > rows["time_s"])
+    ends = claims.ends_of(rows, "time_s")
+    is_other = (rows["status"] == "ok") & (rows["precision"] != "fp32")
+    others = ends.loc[is_other, "low"].groupby(step[is_other]).min()
+    return (rows["precision"] == "fp32") & (step.map(others) > ends["high"])
 
 
 COLUMNS = (
@@ -321,10 +396,35 @@ COLUMNS = (
     "not measured",
     "MFU ≤",
     "matmuls ≤",
+    "marks full",
+    "first sentence",
     "wrong",
     "estimate ÷ truth",
     "the page begins",
 )
+
+
+def attempted(machine: Machine, experiment: str) -> Page:
+    """Sweeps once. If a command fails, the page says so and is wrong."""
+    try:
+        return swept(machine, experiment)
+    except subprocess.CalledProcessError as error:
+        reason = f"the command ended with {error.returncode}"
+        return Page({"the page begins": reason}, [reason])
+
+
+def summed(pages: Sequence[Page]) -> str:
+    """Sentence on the pages that sweeps have written: how many begin with a true sentence, and the
+    least share of full marks. Empty without pages."""
+    written = [page for page in pages if page.first]
+    if not written:
+        return ""
+    true = sum(page.first == first_sentence.TRUE for page in written)
+    said = f"first sentence true in {true} of {len(written)}"
+    full = [page.full for page in written if page.full is not None]
+    if not full:
+        return said
+    return f"{said}; marks full {math.floor(min(full))} % at least"
 
 
 def chosen(text: str) -> list[str]:
@@ -337,9 +437,17 @@ def chosen(text: str) -> list[str]:
     return names
 
 
+def times(text: str) -> int:
+    """A number of sweeps, 1 at least. Raises ValueError for others."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a row per machine as soon as it is measured, and after the table everything that is
-    wrong. Returns 1 if anything is."""
+    """Prints a row per sweep as soon as it is measured, after the table everything that is wrong,
+    and a sum. Returns 1 if anything is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -347,25 +455,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", type=chosen, default=list(MACHINES), metavar="NAME,…", help=", ".join(MACHINES)
     )
     parser.add_argument("--experiment", choices=EXPERIMENTS, default="miniature")
+    parser.add_argument(
+        "--times", type=times, default=1, metavar="N", help="sweeps on each machine, a row each"
+    )
     parser.add_argument("--markdown", action="store_true", help="as a table of Markdown")
     options = parser.parse_args(arguments)
     print(f"{trivial.machine()}; experiment={options.experiment}\n", flush=True)
     print(f"| {' | '.join(COLUMNS)} |", flush=True)
     if options.markdown:
         print(f"| {' | '.join(['---'] * len(COLUMNS))} |", flush=True)
-    lines = []
+    lines, pages = [], []
     for name in options.only:
         machine = MACHINES[name]
-        cells = [*[""] * (len(COLUMNS) - 2), machine.missing()]
-        if not cells[-1]:
-            try:
-                cells, wrongs = swept(machine, options.experiment)
-            except subprocess.CalledProcessError as error:
-                wrongs = [cells.pop() or f"the command ended with {error.returncode}"]
-                cells += wrongs
-            lines += [f"{name}: {line}" for line in wrongs]
-        print(f"| {' | '.join([machine.title, *cells])} |", flush=True)
-    print("", *lines, sep="\n")
+        missing = machine.missing()
+        if missing:
+            print(Page({"the page begins": missing}, []).line(machine.title), flush=True)
+            continue
+        for _ in range(options.times):
+            page = attempted(machine, options.experiment)
+            pages.append(page)
+            lines += [f"{name}: {line}" for line in page.wrongs]
+            print(page.line(machine.title), flush=True)
+    print("", *lines, *filter(None, [summed(pages)]), sep="\n")
     return int(bool(lines))
 
 

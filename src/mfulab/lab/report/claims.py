@@ -117,6 +117,14 @@ def _or_trusted(held: Callable[[pd.DataFrame], pd.Series]) -> Callable[[pd.DataF
 COUNTED = Rule(lambda rows: pd.Series(True, rows.index))
 
 
+def marks_of(module: ModuleType, rows: pd.DataFrame) -> pd.DataFrame:
+    """Columns `doubtful` and `recorded` of a figure's rows, for `trust.marks`. Empty if the figure
+    shows counts, whose claims all hold."""
+    if getattr(module, "CLAIM", None) is COUNTED:
+        rows = rows.iloc[:0]
+    return trust.with_doubts(rows).reindex(columns=["doubtful", "recorded"])
+
+
 def below(low: str, high: str) -> Rule:
     """Rule for the claim that one column of a row is below another."""
 

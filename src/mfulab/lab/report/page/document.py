@@ -549,8 +549,7 @@ def _figure(
     if drawing is None and (rendered := figures.render(name, tables, text.language, rows)):
         drawing = vector.parsed(marks.svg(rendered.figure))
         finding = rendered.finding
-    is_counted = getattr(module, "CLAIM", None) is claims.COUNTED
-    doubted = trust.with_doubts(rows.iloc[:0] if is_counted else rows)
+    drawn_marks = claims.marks_of(module, rows)
     rows = frames.in_words(rows, text)
     finding = _unbroken(finding or figures.finding(module, rows, text))
     return {
@@ -558,7 +557,7 @@ def _figure(
         "title": text("title"),
         "finding": finding,
         "brief": _brief(finding),
-        "marks": doubted.reindex(columns=["doubtful", "recorded"]),
+        "marks": drawn_marks,
         "left_out": _unbroken(figures.left_out(name, rows, text)),
         "reading": _unbroken(figures.reading(module, rows, text)),
         "selected": _unbroken(figures.selected(name, rows, text)),
