@@ -303,7 +303,7 @@ def test_the_points_of_the_budget_are_the_account_s(monkeypatch):
     losses = {"useful": Loss(600.0, 42.0), "idle": Loss(400.0, 8.0)}
     monkeypatch.setattr(Account, "losses", losses)
     row = {"time_s": 1.0, "steps": 2, "idle_causes": '{"starved": 200000000, "queued": 0}'}
-    drawn = _budget(Texts("en", "trace"), row)
+    drawn = _budget(Texts("en", "trace"), row, is_cpu=False)
     _, ms, points = (list(column.cells) for column in drawn.columns)
     assert ms == ["600.000", "400.000", "100.000", "1,000.000"]
     assert points == ["42.00", "8.00", "(2.00)", "100"]
