@@ -54,8 +54,7 @@ def job(row: Series, text: Texts) -> str:
 
 
 def setup(row: Series, text: Texts) -> str:
-    """What tells a job from others of its series: processes and wrapper, with its bucket or slowed
-    rank."""
+    """Name of a job within its series: processes and wrapper, with its bucket or slowed rank."""
     name = text("setup", job=row)
     if row["wrapper"] == "ddp":
         name += text("bucket", job=row)
