@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -472,7 +473,8 @@ def _mfu(row: Row, value: float | None) -> str:
 
 
 def short(name: str, most: int) -> str:
-    """A kernel's or operator's name without common prefixes, cut to `most` characters."""
+    """A kernel's, operator's or range's name without common prefixes, cut to `most` columns, of
+    which a wide letter takes two."""
     name = (
         name.removeprefix("void ")
         .replace("at::native::", "")
@@ -480,6 +482,6 @@ def short(name: str, most: int) -> str:
     )
     if "scaled_dot_product_" in name:  # cut off, all attention operators would look the same
         name = name.rpartition("scaled_dot_product_")[2]
-    if len(name) <= most:
+    if cell_len(name) <= most:
         return name
-    return name[: most - 1] + "…"
+    return set_cell_size(name, most - 1).rstrip() + "…"
