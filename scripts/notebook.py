@@ -19,15 +19,14 @@ import nbclient
 import nbformat
 
 from mfulab.core.files import UnreadableError
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.yaml_text import load_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_DOUBTFUL = 0.1  # share of the rows that a notebook shows
-# Printed by the cell with the tables.
-MEASURED = re.compile(
-    r"(\d+) training and inference steps, (\d+) matmuls\n(\d+) of them are doubtful"
-)
-LANGUAGE = re.compile(r"[a-z]{2,3}")
+# What the cell with the tables prints, by the key of its sentence in the notebook's texts.
+PRINTED = {"measured": ("steps", "matmuls"), "of_them_doubtful": ("count",)}
+LANGUAGE_NAME = re.compile(r"[a-z]{2,3}")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Progress lines of measurements, and Snakemake's lines about its graph of jobs.
 PROGRESS = re.compile(
@@ -76,11 +75,26 @@ def doubtful_share(notebook: nbformat.NotebookNode) -> float:
     for cell in notebook.cells:
         streams = [part for part in cell.get("outputs", []) if part.output_type == "stream"]
         printed += "".join(stream.get("text", "") for stream in streams)
-    found = MEASURED.search(printed)
+    found = next(filter(None, (measured(language, printed) for language in LANGUAGES)), None)
     if found is None:
         raise ValueError("no cell prints how many rows are doubtful")
-    steps, matmuls, doubtful = map(int, found.groups())
-    return doubtful / max(1, steps + matmuls)
+    return found["count"] / max(1, found["steps"] + found["matmuls"])
+
+
+def measured(language: str, printed: str) -> dict[str, int]:
+    """Numbers of measured rows in a notebook's printed text; empty if it is in another
+    language."""
+    text = Texts(language, "notebook")
+    numbers: dict[str, int] = {}
+    for key, names in PRINTED.items():
+        sentence = re.escape(text(key, **{name: name.upper() for name in names}))
+        for name in names:
+            sentence = sentence.replace(name.upper(), rf"(?P<{name}>\d+)")
+        found = re.search(sentence, printed)
+        if found is None:
+            return {}
+        numbers |= {name: int(number) for name, number in found.groupdict().items()}
+    return numbers
 
 
 def translated(
@@ -136,7 +150,7 @@ def translations(path: Path) -> dict[Path, nbformat.NotebookNode]:
         output = catalogue.with_suffix(".ipynb")
         previous = nbformat.read(output, as_version=4) if output.exists() else None
         language = catalogue.stem.rpartition(".")[2]
-        if not LANGUAGE.fullmatch(language):  # it is inserted into the notebook's code
+        if not LANGUAGE_NAME.fullmatch(language):  # it is inserted into the notebook's code
             sys.exit(f"{catalogue}: {language!r} is no language, such as ko.")
         made[output] = translated(source, words_of(catalogue), language, previous)
     return made

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_ranks import Made
 from made_ranks import write as write_ranks
 from rich.cells import cell_len
@@ -15,7 +17,7 @@ from support.slow import few
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
-from mfulab.cli.trace_text import _budget
+from mfulab.cli.trace_text import _budget, short
 from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.mfu.account import Account, Loss
 
@@ -303,10 +305,22 @@ def test_the_points_of_the_budget_are_the_account_s(monkeypatch):
     losses = {"useful": Loss(600.0, 42.0), "idle": Loss(400.0, 8.0)}
     monkeypatch.setattr(Account, "losses", losses)
     row = {"time_s": 1.0, "steps": 2, "idle_causes": '{"starved": 200000000, "queued": 0}'}
-    drawn = _budget(Texts("en", "trace"), row)
+    drawn = _budget(Texts("en", "trace"), row, is_cpu=False)
     _, ms, points = (list(column.cells) for column in drawn.columns)
     assert ms == ["600.000", "400.000", "100.000", "1,000.000"]
     assert points == ["42.00", "8.00", "(2.00)", "100"]
+
+
+@given(st.text(st.sampled_from("가나a층_"), min_size=1), st.integers(4, 40))
+def test_a_name_is_cut_by_the_columns_that_it_takes(name, most):
+    cut = short(name, most)
+    assert cell_len(cut) <= most
+    if cell_len(name) <= most:
+        assert cut == name
+    else:
+        assert cut.endswith("…")
+        assert name.startswith(cut[:-1])
+        assert cell_len(cut) >= most - 1
 
 
 def test_a_reason_of_wide_letters_is_wrapped_whole(capsys, monkeypatch):

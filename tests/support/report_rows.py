@@ -188,6 +188,8 @@ def flops(model: str, batch_size: int) -> FlopsRow:
     read_back = 8 * parameters + forward // 20 * batch_size
     wide, narrow, half = [batch_size, 64, 112, 112], [batch_size, 512], work // 2
     layers = [(f"encoder.stages.{n}.layers.{n}.convolution", work // 20) for n in range(20)]
+    layers.append(("head", work - 20 * (work // 20) + work // 40))
+    layers[0] = (layers[0][0], work // 20 - work // 40)  # all of them sum to the whole
     image = [("", [batch_size, 3, 224, 224])]
     graph = [
         ("ConvolutionBackward0", wide, image, ["stem.weight"], half, half),

@@ -1,7 +1,6 @@
 """The seminar's notebook: runs in a checkout, sets itself up elsewhere, keeps little."""
 
 import ast
-import io
 import os
 import re
 import runpy
@@ -10,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from support.bad_yaml import BAD_YAML
 from support.processes import HANGS_S
 from support.workflow_copy import ROOT, draw_all
 
-from mfulab.core.language import Texts
+from mfulab.core.language import LANGUAGES, Texts, catalogue
 from mfulab.lab.report import figures
 from mfulab.lab.tables import columns
 
@@ -132,9 +130,11 @@ def test_a_cell_without_words_and_words_without_a_cell_are_named():
         SCRIPT["translated"](notebook, {"other": "다른"}, "ko")
 
 
-def told(steps: int, matmuls: int, doubtful: int):
+def told(steps: int, matmuls: int, doubtful: int, language: str = "en"):
     """A notebook whose cell says so of its rows."""
-    text = f"{steps} training and inference steps, {matmuls} matmuls\n{doubtful} of them are doubtful: x\n"
+    says = Texts(language, "notebook")
+    lines = says("measured", steps=steps, matmuls=matmuls), says("of_them_doubtful", count=doubtful)
+    text = "".join(f"{line}\n" for line in lines)
     output = nbformat.v4.new_output("stream", name="stdout", text=text)
     cells = [nbformat.v4.new_code_cell("1", id="one", outputs=[output], execution_count=1)]
     return nbformat.v4.new_notebook(cells=cells)
@@ -159,10 +159,11 @@ def test_a_catalogue_that_is_none_is_one_sentence(name, text, tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
-def test_the_share_of_doubtful_rows_is_what_the_notebook_prints():
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_share_of_doubtful_rows_is_what_the_notebook_prints(language):
     share = SCRIPT["doubtful_share"]
-    assert share(told(30, 10, 4)) == pytest.approx(0.1)
-    assert share(told(0, 0, 0)) == 0
+    assert share(told(30, 10, 4, language)) == pytest.approx(0.1)
+    assert share(told(0, 0, 0, language)) == 0
     with pytest.raises(ValueError, match="how many rows are doubtful"):
         share(nbformat.v4.new_notebook())
 
@@ -209,6 +210,48 @@ def test_every_part_ends_in_an_exercise_whose_answer_unfolds():
         assert all("<details><summary>Answer</summary>" in exercise for exercise in exercises), (
             part[:40]
         )
+
+
+def printed(code: str) -> list[ast.expr]:
+    """What a cell prints: the arguments of its `print`."""
+    tree = ast.parse(re.sub(r"^( *)!.*", r"\1pass", code, flags=re.MULTILINE))  # shell commands
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [given for call in calls if ast.unparse(call.func) == "print" for given in call.args]
+
+
+def own_words(node: ast.AST) -> list[str]:
+    """English words of the texts in an expression, except for the keys that `says` is given."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("says", "verdicts.say"):
+        return []
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.findall(r"[A-Za-z]{3,}", node.value)
+    if isinstance(node, ast.Subscript):  # a column
+        return []
+    found = []
+    for child in ast.iter_child_nodes(node):
+        found += own_words(child)
+    return found
+
+
+def test_what_a_cell_prints_is_said_in_the_chosen_language():
+    """Units, formulas and names of code are the same in each language."""
+    alike = {"FLOP", "TFLOP", "exp", "StableSigmoid"}
+    own = {cell.id: [own_words(each) for each in printed(cell.source)] for cell in CODE}
+    english = {
+        cell: {word for words in each for word in words} - alike for cell, each in own.items()
+    }
+    assert {cell: words for cell, words in english.items() if words} == {}
+
+
+def test_its_texts_are_those_of_the_catalogue():
+    source = "\n".join(cell.source for cell in CODE)
+    asked = {*re.findall(r'says\("(\w+)"', source)}
+    quoted = {*re.findall(r'"(\w+)"', source)}
+    assert len(asked) > 30
+    for language in LANGUAGES:
+        texts = catalogue(language)["notebook"]
+        assert asked <= texts.keys()
+        assert texts.keys() <= quoted, "each is asked for"
 
 
 def test_every_figure_that_it_shows_exists_and_is_introduced():
@@ -287,7 +330,7 @@ def test_tables_that_a_second_report_wrote_are_read_anew(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answers = iter(["first", "second"])
     monkeypatch.setattr("mfulab.lab.report.frames.read", lambda _: (next(answers), []))
-    known = {"Path": Path}
+    known = {"Path": Path, "LANGUAGE": "en"}
     exec(FUNCTIONS, known)
     read = []
     for written_at in (1, 1, 2):
@@ -309,10 +352,8 @@ def test_a_figure_not_measured_here_is_of_the_recorded_machines(tmp_path, monkey
 
     def shown(name):
         known = {
-            "io": io,
             "LANGUAGE": "en",
             "Path": Path,
-            "Picture": Image,
             "Image": displays.Image,
             "display": pictures.append,
         }

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import click
 from rich.cells import set_cell_size
 
-from mfulab.cli.options import AS_JSON, Choice, command
+from mfulab.cli.options import AS_JSON, LANGUAGE, Choice, command
 from mfulab.core.answer import answered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS, Decoded, Format, decode, encode
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said, of_source, said_by
-from mfulab.core.terminal_language import terminal_texts
 
 if TYPE_CHECKING:
     from mfulab.core.language import Texts
@@ -37,7 +36,8 @@ LONGEST = 400  # characters: the longest finite value of fp64 has 309 digits
     help="Number format of PATTERN; tf32 has 19 bits here, fp8 is E4M3.",
 )
 @AS_JSON
-def show(pattern: str, name: str, as_json: bool) -> None:
+@LANGUAGE
+def show(pattern: str, name: str, as_json: bool, language: str) -> None:
     """Prints the fields, value and kind of a pattern (0x7fc00000, 0b…), or of the pattern of a
     value (0.1, 1.0, 1e-3). Raises ConfigurationError for any other text."""
     form = FORMATS[name]
@@ -63,7 +63,9 @@ def show(pattern: str, name: str, as_json: bool) -> None:
         answer = answered(number.value, "", "exact")
         say_json(answer.line(fields if exact is None else fields | {"off": off}))
         return
-    text = terminal_texts("bits")
+    from mfulab.core.language import Texts
+
+    text = Texts(language, "bits")
     lines = _facts(bits, number, form, text)
     if off is not None:
         lines[text("error")] = repr(off) if off else text("exact")

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 from rich.text import Text
 
-from mfulab.cli.options import AS_JSON, DEVICE, MODEL, PRECISION, Overrides, command
+from mfulab.cli.options import AS_JSON, DEVICE, LANGUAGE, MODEL, PRECISION, Overrides, command
 from mfulab.core.answer import Answer, answered
 from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
@@ -18,7 +18,6 @@ from mfulab.core.language.quantities import in_percent, quantity, significant
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
-from mfulab.core.terminal_language import terminal_texts, usual_language
 from mfulab.device.peaks import peak
 from mfulab.mfu.explain import Explanation
 from mfulab.mfu.models import model_config, read_yaml
@@ -55,7 +54,8 @@ class Question(Overrides):
 )
 @click.argument("words", nargs=-1, type=Question(), metavar="KEY=VALUE…", required=True)
 @AS_JSON
-def show(words: Sequence[str], as_json: bool) -> int:
+@LANGUAGE
+def show(words: Sequence[str], as_json: bool, language: str) -> int:
     """Answers a question in `key=value` words. Returns 1 if no convention gives the reported
     number, else 0."""
     given, changes = _read(words)
@@ -63,7 +63,7 @@ def show(words: Sequence[str], as_json: bool) -> int:
     if "device" not in given:
         raise ConfigurationError(Said("device_missing"))
     if not SPEEDS & given.keys():
-        _show_expected(config, given, as_json)
+        _show_expected(config, given, as_json, language)
         return 0
     explanation = explain(config, **given)
     if as_json:
@@ -72,7 +72,7 @@ def show(words: Sequence[str], as_json: bool) -> int:
         say_json(_answer(explanation).line(details))
     else:
         console = _console()
-        for line in explanation.lines(usual_language()):
+        for line in explanation.lines(language):
             console.print(Text(line.text, style=line.style))
     if explanation.reported is None or explanation.matches:
         return 0
@@ -108,7 +108,9 @@ def _of_peak(mfu_percent: float, tflop_s: float | None, doubt: Mapping[str, Numb
     )
 
 
-def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) -> None:
+def _show_expected(
+    config: ModelConfig, asked: dict[str, Any], as_json: bool, language: str
+) -> None:
     """For a question without a speed: prints the MFU that the device's roofline allows, and the
     memory per device. Raises ConfigurationError for keys that need a speed."""
     useless = sorted({"reported", "peak_tflop_s"} & asked.keys())
@@ -123,7 +125,7 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
     expectations = expect(config, device, precision, modes=modes, **asked)
     if not as_json:
         setup = Setup(device, precision, asked.get("devices", 1), asked.get("batch_size", 1))
-        _print_expected(_console(), config, setup, expectations)
+        _print_expected(config, setup, expectations, Texts(language, "explain"))
         return
     peak_tflop_s = peak(device, precision).spec
     for expectation in expectations:
@@ -149,9 +151,9 @@ class Setup:
 
 
 def _print_expected(
-    console: Terminal, config: ModelConfig, setup: Setup, expectations: Sequence[Expectation]
+    config: ModelConfig, setup: Setup, expectations: Sequence[Expectation], text: Texts
 ) -> None:
-    text = terminal_texts("explain")
+    console = _console()
     key = "on_each" if setup.devices > 1 else "on_one"
     devices = text(key, device=setup.device, count=setup.devices)
     values = {"model": config.name, "precision": setup.precision, "samples": setup.samples}

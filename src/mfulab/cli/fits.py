@@ -10,14 +10,13 @@ from rich.padding import Padding
 from rich.table import Column, Table
 
 from mfulab.cli.flops import config_of
-from mfulab.cli.options import AS_JSON, COUNT, DEVICE, MODEL, TOKENS, Choice, command
+from mfulab.cli.options import AS_JSON, COUNT, DEVICE, LANGUAGE, MODEL, TOKENS, Choice, command
 from mfulab.core.answer import Answer, answered
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers
 from mfulab.core.terminal import Terminal
-from mfulab.core.terminal_language import terminal_texts
 from mfulab.models.fits import Fit, fits
 
 MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
@@ -64,7 +63,8 @@ MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs",
     help="Kind of step to predict.",
 )
 @AS_JSON
-def show(model: str, words: Sequence[str], as_json: bool, **options: Any) -> int:
+@LANGUAGE
+def show(model: str, words: Sequence[str], as_json: bool, language: str, **options: Any) -> int:
     """Prints the parts of the memory, their peak and the largest batch. Returns 1 if the step does
     not fit, else 0."""
     config = config_of(model, words, options["sequence_length"])
@@ -73,7 +73,7 @@ def show(model: str, words: Sequence[str], as_json: bool, **options: Any) -> int
         say_json(_answer(fit).line(asdict(fit)))
     else:
         options["sequence_length"] = options["sequence_length"] or config.sequence_length
-        _print(fit, options)
+        _print(fit, options, Texts(language, "fits"))
     return int(not fit.fits)
 
 
@@ -105,9 +105,8 @@ def _setting(fit: Fit, options: Mapping[str, Any], text: Texts) -> str:
     return ", ".join(words)
 
 
-def _print(fit: Fit, options: Mapping[str, Any]) -> None:
+def _print(fit: Fit, options: Mapping[str, Any], text: Texts) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
-    text = terminal_texts("fits")
     setting = _setting(fit, options, text)
     names = {"model": fit.model, "setting": setting, "device": fit.device}
     sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}

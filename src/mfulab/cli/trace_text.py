@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.core.terminal import Terminal
+from mfulab.core.terminal import Terminal, uncut
 from mfulab.loop.interactive.show import bar, first_lines
 from mfulab.measurements.read_trace.reader import Read
 from mfulab.mfu import ladder as rungs
@@ -168,8 +169,8 @@ def _trace(console: Terminal, text: Texts, analysis: Analysis, row: Row, all_tab
     for flag in _flags(row, language):
         console.print(Text(flag, style="red"))
     _attainable(console, text, row)
-    console.print(_budget(text, row))
-    _unknown_parts(console, text, row)
+    console.print(_budget(text, row, is_cpu=not analysis.on_gpu))
+    _unknown_parts(console, text, row, is_cpu=not analysis.on_gpu)
     if all_tables:
         _longest(console, text, analysis, row, language)
     else:
@@ -212,7 +213,7 @@ def _attainable(console: Terminal, text: Texts, row: Row) -> None:
         console.print(Text(text("no_attainable"), style="dim"))
 
 
-def _unknown_parts(console: Terminal, text: Texts, row: Row) -> None:
+def _unknown_parts(console: Terminal, text: Texts, row: Row, is_cpu: bool) -> None:
     """Prints the source of the best times, and the reasons why parts of the budget are empty."""
     if row["useful_ms"] is None:
         return
@@ -223,7 +224,8 @@ def _unknown_parts(console: Terminal, text: Texts, row: Row) -> None:
         column = f"{part}_ms"
         if column in reasons and row[column] is None:
             why = verdicts.reason(reasons[column], text.language)
-            console.print(Text(text("empty_part", part=text(part), reason=why), style="dim"))
+            name = verdicts.part_of_step(part, is_cpu, text)
+            console.print(Text(text("empty_part", part=name, reason=why), style="dim"))
 
 
 def _speed(text: Texts, row: Row) -> str:
@@ -276,19 +278,19 @@ def _ladder(text: Texts, row: Row, language: str) -> Table:
         why = verdicts.reason(reasons.get(name, ""), language)
         if name in ("hfu_percent", "mfu_percent"):
             why = verdicts.flags(row["mfu_reason"], language)
-        # `fold`: else rich cuts a full line of wide letters, whose last blank it does not strip
-        table.add_row(label, "—", Text(why, style="dim", overflow="fold"))
+        table.add_row(label, "—", uncut(why, "dim"))
     return table
 
 
-def _budget(text: Texts, row: Row) -> Table:
+def _budget(text: Texts, row: Row, is_cpu: bool) -> Table:
     """Table of the parts of a step: their milliseconds, and the points of MFU that they cost."""
     numbers = [Column(text(name), justify="right") for name in ("ms", "points")]
     table = Table("", *numbers, title=text("budget"), **TITLED)
     step_ms = 1e3 * row["time_s"]
     for part, loss in read(row).losses.items():
         style = "green" if part == "useful" else ""
-        table.add_row(text(part), milliseconds(loss.ms), f"{loss.points:.2f}", style=style)
+        name = verdicts.part_of_step(part, is_cpu, text)
+        table.add_row(name, milliseconds(loss.ms), f"{loss.points:.2f}", style=style)
         if part == "idle":
             for cells in _idle_causes(text, row, loss):
                 table.add_row(*cells, style="dim")
@@ -471,7 +473,8 @@ def _mfu(row: Row, value: float | None) -> str:
 
 
 def short(name: str, most: int) -> str:
-    """A kernel's or operator's name without common prefixes, cut to `most` characters."""
+    """A kernel's, operator's or range's name without common prefixes, cut to `most` columns, of
+    which a wide letter takes two."""
     name = (
         name.removeprefix("void ")
         .replace("at::native::", "")
@@ -479,6 +482,6 @@ def short(name: str, most: int) -> str:
     )
     if "scaled_dot_product_" in name:  # cut off, all attention operators would look the same
         name = name.rpartition("scaled_dot_product_")[2]
-    if len(name) <= most:
+    if cell_len(name) <= most:
         return name
-    return name[: most - 1] + "…"
+    return set_cell_size(name, most - 1).rstrip() + "…"

@@ -7,6 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.segment import Segment
 from rich.table import Column, Table
+from rich.text import Text
 
 from mfulab.core.printing import printable
 
@@ -19,6 +20,12 @@ def table(
     columns = (Column(name, justify="right") for name in numbers)
     wrapped = (Column(name, overflow="fold") for name in last)
     return Table(*words, *columns, *wrapped, **{"box": box.SIMPLE_HEAD} | options)
+
+
+def uncut(words: str, style: str = "") -> Text:
+    """Text of a table's cell that wraps and is never cut off. By default rich cuts a line that wide
+    letters fill, since it does not strip the line's last blank."""
+    return Text(words, style=style, overflow="fold")
 
 
 class Terminal(Console):

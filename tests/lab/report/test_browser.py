@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import re
 import resource
 import shutil
@@ -420,6 +421,21 @@ def test_phases_are_shares_of_their_sum_which_is_told_where_it_is_not_the_step(
     assert shares == pytest.approx(expected, rel=6e-3)
     note = Texts("en", "page")("phases_differ").replace("{share}", f"{total:g} %")
     assert (note in found[1]) == (total > 105)
+
+
+@pytest.mark.parametrize(("busy", "key"), [(None, "idle_of_cpu"), (61.0, "idle")])
+def test_the_time_between_operators_is_between_kernels_on_a_gpu_alone(functions, busy, key):
+    row = {"time_s": 0.1, "idle_ms": 40.0, "useful_ms": 60.0, "kernel_busy_percent": busy}
+    roofs = [{"kind": kind, "time_ms": 50.0} for kind in ("idle", "others")]
+    row |= {"timeline": '[["idle", 1], ["others", 2]]', "operator_roofline": json.dumps(roofs)}
+    bars = functions.evaluate(
+        """(row) => icicle(row, {}).filter((each) => each.className === "icicle").map((each) => each.ariaLabel)""",
+        row,
+    )
+    names = Texts("en", "trace")
+    of_idle = [bar for bar in bars if names("idle") in bar or names("idle_of_cpu") in bar]
+    assert len(of_idle) == 3, "the timeline, the budget and the operators"
+    assert all(names(key) in bar for bar in of_idle)
 
 
 def test_a_kernel_is_named_without_its_templates_and_whole_in_its_title(functions):

@@ -33,12 +33,38 @@ def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
 
 def test_one_job_says_its_efficiency_and_what_is_not_hidden(tmp_path):
     told = said(tmp_path, row(10.0), job(16.0))
-    assert told.keys() == {"job", "bucket", "finding", "exposed"}
-    best, exposed = told["finding"][0]["best"], told["exposed"][0]
+    assert told.keys() == {"series", "setup", "bucket", "one", "exposed"}
+    best, exposed = told["one"][0]["best"], told["exposed"][0]
     found = [*best[["model", "processes", "wrapper", "batch_size", "bucket_mb"]]]
     assert found == [*("resnet18", 2, "ddp", 4, 25)]
-    assert (best["efficiency"], best["mfu_percent"]) == (80, 40)
+    assert best["efficiency"] == 80
     assert (exposed["worst"]["exposed_communication_ms"], exposed["step"]) == (20, 100)
+
+
+OTHER_SERIES = {
+    "batch": {"batch_size": 16},
+    "model": {"model": "gpt2"},
+    "format": {"precision": "bf16"},
+    "length": {"sequence_length": 128},
+}
+
+
+@pytest.mark.parametrize("other", OTHER_SERIES.values(), ids=OTHER_SERIES)
+def test_jobs_with_other_work_on_each_process_are_not_compared(tmp_path, other):
+    """The better job of another series is neither the best nor in the same panel."""
+    few = [row(10.0, **other), job(19.0, **other)]
+    read = tables(tmp_path, *few, row(10.0), job(16.0), job(12.0, bucket_mb=1.0))
+    told = heard(data_parallel, read)
+    said = told["finding"][0]
+    assert (said["best"]["efficiency"], told["worst"][0]["worst"]["efficiency"]) == (80, 60)
+    [(name, value)] = other.items()
+    assert said["best"][name] != value
+    drawn = figures.render("data_parallel", read).figure
+    bars = [
+        sorted(bar.get_width() for bar in axes.patches)
+        for axes in drawn.axes[::2]  # those of efficiency
+    ]
+    assert sorted(bars) == [[60, 80], [95]]
 
 
 def test_best_and_worst_bytes_and_the_slowed_rank(tmp_path):

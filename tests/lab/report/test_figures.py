@@ -736,12 +736,59 @@ def test_a_bar_of_headroom_names_its_largest_loss_and_has_few_parts(few):
     parts = drawn[[*colors]].astype(float).clip(lower=0).sum(axis=1)
     assert (whole - parts).abs().max() <= headroom.SHOWN * len(headroom.PARTS)
     text = Texts("en", "headroom")
-    names = {part: headroom._part_name(part, text) for part in colors}
+    names = headroom._part_names(colors, False, text)
     shares = pd.Series({"useful": 40.0, losses[0]: 50.0, losses[1]: 10.0})
     labels = headroom._labels(shares, names, text)
     assert labels == {"useful": "40 %", losses[0]: f"50 % {names[losses[0]]}"}
     narrow = headroom._labels(shares / 8, names, text)
     assert narrow.get(losses[0]) == "6.2 %", "the name has no room"
+
+
+def legend_of(drawn: figures.Drawn) -> set[str]:
+    return {words.get_text() for each in drawn.figure.legends for words in each.get_texts()}
+
+
+def with_idle_steps(tables: frames.Tables, *machines: str) -> frames.Tables:
+    """Tables with the rows of these machines alone, whose steps lose most between operators."""
+    profile = tables["profile"]
+    profile = profile[profile["hardware"].isin(machines)]
+    lost = {f"{part}_ms": 0.0 for part in headroom.PARTS if part != "useful"}
+    lost["idle_ms"] = 900 * profile["time_s"]
+    return {**tables, "profile": profile.assign(**lost, steady=True)}
+
+
+ON_CPU, ON_ANY = "idle_of_cpu", "idle"  # names of the time in which no operator runs
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize(
+    ("machines", "key"),
+    [
+        ((report_rows.CPU,), ON_CPU),
+        ((report_rows.GPU,), ON_ANY),
+        ((report_rows.CPU, report_rows.GPU), ON_ANY),
+    ],
+)
+def test_only_where_a_gpu_is_drawn_time_lies_between_kernels(few, machines, key, language):
+    names = Texts(language, "trace")
+    [other] = {ON_CPU, ON_ANY} - {key}
+    tables = with_idle_steps(few, *machines)
+    for name in ("headroom", "mfu_versus_utilization"):
+        entries = legend_of(figures.render(name, tables, language))
+        assert names(key) in entries, name
+        assert names(other) not in entries, name
+
+
+@pytest.mark.parametrize(("machine", "key"), [(report_rows.CPU, ON_CPU), (report_rows.GPU, ON_ANY)])
+def test_bars_and_sentence_name_the_lost_time_of_their_own_device(few, machine, key):
+    names = Texts("en", "trace")
+    both = with_idle_steps(few, report_rows.CPU, report_rows.GPU)
+    rows = headroom.rows(both)
+    own = rows[rows["hardware"] == machine]
+    assert names(key) in headroom.finding(own, Texts("en", "headroom"))
+    drawn = figures.render("headroom", both, rows=rows).figure
+    labels = [words.get_text() for words in drawn.axes[0].texts]
+    assert sum(names(key) in label for label in labels) == len(own)
 
 
 def test_rungs_of_implementations_are_dots_in_order_of_their_speed(render):

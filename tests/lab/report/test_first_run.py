@@ -117,7 +117,8 @@ def test_one_colour_of_the_list_has_one_name(quickstart):
     parts = [name for name in rows if name.endswith("_ms")]
     rows = rows.assign(**dict.fromkeys(parts, 0.0)).assign(idle_ms=1e3 * rows["time_s"])
     words = Texts("en", "trace")
-    mixed = rows.assign(device=["cuda", *rows["device"].iloc[1:]])
+    drawn = selection.first_run(rows).name  # the names are those of the runs that are drawn
+    mixed = rows.assign(device=rows["device"].mask(rows.index == drawn, "cuda"))
     for here, key in ((rows, "idle_of_cpu"), (mixed, "idle")):
         lanes = why.lanes(here, "en")
         causes = {line["cause"] for lines in lanes.values() for line in lines}

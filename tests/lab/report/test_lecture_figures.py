@@ -287,6 +287,60 @@ def test_a_head_that_shares_its_weights_says_so(tmp_path, parameters, is_tied):
     assert ("tied" in told) == is_tied
 
 
+GPT = {
+    f"h.{block}.{name}": flops
+    for block in range(12)
+    for name, flops in (("attn", 8), ("attn.c_attn", 30), ("attn.c_proj", 10), ("mlp.fc", 40))
+} | {"lm_head": 500}  # fmt: skip
+
+
+def listed(folder, layers: dict[str, int], most: int):
+    """Tables of a model of which only the largest layers are listed."""
+    read = counted(folder, net=layers)
+    largest = sorted(layers, key=lambda layer: -layers[layer])[:most]
+    cell = json.dumps([(layer, flops) for layer, flops in layers.items() if layer in largest])
+    return {**read, "flops": read["flops"].assign(layers=cell)}
+
+
+@pytest.mark.parametrize("most", [48, 44, 38])
+def test_blocks_of_which_the_list_lacks_some_are_counted_as_whole_blocks(tmp_path, most):
+    """The numbers of the other layers' blocks say how many there are."""
+    rows = flops_by_layer.rows(listed(tmp_path, GPT, most))
+    whole = flops_by_layer.rows(counted(tmp_path, net=GPT))
+    shown = ["layer", "times", "part"]
+    assert rows[shown].equals(whole[shown])
+    assert rows.set_index("layer").loc["h.*.attn", "times"] == 12
+
+
+@pytest.mark.parametrize("most", [35, 30, 26])
+def test_a_kind_that_the_list_may_have_cut_is_among_all_others(tmp_path, most):
+    """Layers of a kind are missing beside others that the list lacks altogether."""
+    rows = flops_by_layer.rows(listed(tmp_path, GPT, most)).set_index("layer")
+    assert "h.*.attn.c_proj" not in rows.index
+    assert rows.loc["h.*.mlp.fc", "times"] == 12
+    assert rows["part"].sum() == pytest.approx(1)
+    known = {"h.*.attn.c_attn": 360, "h.*.mlp.fc": 480, "lm_head": 500}
+    rest = 1 - sum(known.values()) / sum(GPT.values())
+    assert rows.loc["", "part"] == pytest.approx(rest)
+
+
+def test_equal_layers_of_which_the_list_lacks_some_have_no_number(tmp_path):
+    alike = {f"h.{block}.fc": 5 for block in range(100)}
+    assert flops_by_layer.rows(listed(tmp_path, alike, 60)).empty
+    assert list(flops_by_layer.rows(listed(tmp_path, alike, 100))["times"]) == [100]
+
+
+def test_whether_a_head_shares_its_weights_is_open_where_layers_are_not_listed(tmp_path):
+    """Attention without its own linear layers in the list would be taken for one."""
+    layers = {f"h.{block}.attn": 400 for block in range(2)} | {"lm_head": 100 * 2 * 16}
+    layers |= {f"h.{block}.attn.c_attn": 20 * 2 * 8 for block in range(2)}
+    for most, is_tied in ((5, True), (3, False)):
+        read = listed(tmp_path, layers, most)
+        flops = read["flops"].assign(parameters=150.0, sequence_length=16.0)
+        rows = flops_by_layer.rows({**read, "flops": flops}).set_index("layer")
+        assert rows.loc["lm_head", "tied"] == is_tied
+
+
 def test_models_without_flops_have_no_layers(tmp_path):
     assert flops_by_layer.rows(counted(tmp_path, none={"a": 0})).empty
 

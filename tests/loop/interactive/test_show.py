@@ -1,15 +1,18 @@
 """The printed ladder: what stands first, colours, width, both languages."""
 
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from mfulab.core.language import LANGUAGES, Texts, catalogue
+from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading
-from mfulab.loop.interactive.show import facts_line, show
+from mfulab.loop.interactive.show import facts_line, phases_table, show
 from mfulab.mfu.account import read
 from mfulab.mfu.causes import BY_KEY
 
@@ -151,6 +154,37 @@ def test_it_is_no_wider_than_the_terminal(width, language):
     console = Console(width=width)
     text = printed({**QUIET, "other_processes_percent": 60.0}, width, language=language)
     assert max(console.measure(line).maximum for line in text.splitlines()) <= width
+
+
+def squeezed(text: str) -> str:
+    """A text without blanks, by which it was wrapped."""
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize("width", range(47, 100, 7))
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_reason_loses_a_letter_however_wide_its_letters_are(width, language):
+    """A line that wide letters fill to the last column keeps them all."""
+    row = {**QUIET, "utilization_percent": None}
+    readings, said = {}, {}
+    for key in ("no_kernels_of_cpu", "no_amd_counter", "no_operator_with_formula"):
+        readings["utilization_percent"] = Reading(None, "%", "x", reason=Said(key))
+        said[key] = printed(row, width, language=language, readings=readings)
+    for key, text in said.items():
+        words = squeezed(sentence(key, {}, language))
+        assert words in squeezed(text), (key, width)
+
+
+@pytest.mark.parametrize("width", range(40, 100, 7))
+def test_a_phase_s_reason_is_wrapped_too(width):
+    cell = json.dumps({"no_kernels_of_cpu": {}, "no_amd_counter": {}})
+    phase = {"mean_s": 0.01, "calls": 1, "step_percent": 50.0, "flops": 1e9}
+    phase |= {"only_counted": False, "mfu_percent": None, "reason": cell}
+    console = Console(file=io.StringIO(), width=width)
+    console.print(phases_table({"앞으로": phase}, "ko"))
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_colours_only_where_the_terminal_has_them():

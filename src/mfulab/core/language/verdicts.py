@@ -146,6 +146,14 @@ def misaligned(row: Mapping[str, object], language: str = "en") -> str:
     return ""
 
 
+def part_of_step(part: str, is_cpu: bool, text: Texts) -> str:
+    """Name of a part of a step's time. A CPU runs operators and launches no kernels."""
+    names = text.within("trace")
+    if is_cpu and part == "idle":
+        return names("idle_of_cpu")
+    return names(part)
+
+
 def operator(
     name: str, share: float | None, row: Mapping[str, object], language: str = "en"
 ) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, percent, quantity
 from mfulab.core.parts import Row
-from mfulab.core.terminal import Terminal
+from mfulab.core.terminal import Terminal, uncut
 from mfulab.device.emulation import emulated_here
 from mfulab.device.samplers.reading import UNTOLD, Reading
 from mfulab.device.vendors import kinds
@@ -65,7 +65,7 @@ def ladder_table(
     drop = ladder.largest_drop(values)
     if first in readings and all(rung.column != first for rung in measured):
         reason = readings[first].reason or UNTOLD
-        table.add_row(names(first), "—", Text(verdicts.say(reason, language), style="dim"))
+        table.add_row(names(first), "—", uncut(verdicts.say(reason, language), "dim"))
     for rung in measured:
         if not rung.falls:
             style = "dim"
@@ -156,7 +156,7 @@ def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
         else:
             last = verdicts.flags(values["reason"], language)
         cells = (name, f"{_ms(values['mean_s'])} ms × {values['calls']}", part, flops, last)
-        table.add_row(*map(Text, cells))
+        table.add_row(*map(uncut, cells))
     return table
 
 

@@ -22,12 +22,14 @@ REASONS = selection.BESIDE_ONE
 ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
 OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
 PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
-MOST = 12  # jobs of a machine
+MOST = 12  # jobs of a series
+SERIES = 3  # panels
 
 
 def rows(tables: Tables) -> DataFrame:
     """Selects jobs of several processes with the same step in one process. `efficiency` is their
-    speed ÷ (processes × its speed), in percent."""
+    speed ÷ (processes × its speed), in percent. As each process has a batch of its own, this is
+    weak scaling."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
     timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager")]
     timed = one_each(timed, [*ALIKE, *OWN])
@@ -39,9 +41,21 @@ def rows(tables: Tables) -> DataFrame:
     )
 
 
+def series(rows: DataFrame) -> list[DataFrame]:
+    """Jobs by their baseline, the most jobs first. Only jobs with one batch on each process are
+    compared: this is weak scaling, in which the work grows with the processes."""
+    groups = [here for _, here in rows.groupby(ALIKE, dropna=False, sort=False)]
+    return sorted(groups, key=len, reverse=True)
+
+
 def job(row: Series, text: Texts) -> str:
-    """Name of a job: wrapper, processes and batch, with its bucket or slowed rank."""
-    name = text("job", job=row)
+    """Name of a job: model, batch on each process, and its `setup`."""
+    return f"{text('series', job=row)}, {setup(row, text)}"
+
+
+def setup(row: Series, text: Texts) -> str:
+    """Name of a job within its series: processes and wrapper, with its bucket or slowed rank."""
+    name = text("setup", job=row)
     if row["wrapper"] == "ddp":
         name += text("bucket", job=row)
     if row["slowed_rank"] >= 0:
@@ -50,30 +64,34 @@ def job(row: Series, text: Texts) -> str:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on best and worst scaling, exposed communication, FSDP2 relative to DDP, sent bytes
-    relative to the formula, and the slow rank."""
-    plain = preferred(rows, rows["slowed_rank"].isna())
+    """Sentences on the largest series: best and worst scaling, exposed communication, and FSDP2
+    relative to DDP. Then sent bytes relative to the formula, and the slow rank."""
+    plain = series(preferred(rows, rows["slowed_rank"].isna()))[0]
     best = plain.loc[plain["efficiency"].idxmax()]
     worst = plain.loc[plain["efficiency"].idxmin()]
     # Times of equal work have the inverse ratio of efficiencies.
     within = ~apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
-    alike = len(plain) > 1 and within[worst.name]
+    is_alone = len(plain) == 1
+    alike = not is_alone and within[worst.name]
     tied = 1 + int(within.drop(best.name).sum())
-    if alike:
+    if is_alone:
+        key = "one"
+    elif alike:
         key = "alike"
     elif best["mfu_percent"] >= 0:
         key = "finding"
     else:
         key = "finding_without"
     values = {
+        "series": text("series", job=best),
         "best": best,
         "worst": worst,
-        "best_job": job(best, text),
-        "worst_job": job(worst, text),
+        "best_job": setup(best, text),
+        "worst_job": setup(worst, text),
         "tied": tied,
     }
     sentences = [text(key, **values)]
-    if len(plain) > 1 and not alike:
+    if not is_alone and not alike:
         sentences.append(text("worst", **values))
     if worst["exposed_communication_ms"] >= 0:
         sentences.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
@@ -99,31 +117,22 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Draws for each machine the efficiency of jobs, and their step divided into compute and
-    exposed communication."""
-    rows = (
-        rows.sort_values("efficiency", ascending=False, kind="stable")
-        .groupby("machine", sort=False)
-        .head(MOST)
-    )
-    shares = rows[["efficiency", "mfu_percent"]].to_numpy()
-    rows = rows.assign(
-        job=[job(row, text) for _, row in rows.iterrows()],
-        computes=1e3 * rows["time_s"] - rows["exposed_communication_ms"].fillna(0),
-        not_hidden=rows["exposed_communication_ms"],
-        words=[
-            ", MFU ".join(text("share_of", share=share) for share in both if share == share)
-            for both in shares
-        ],
-    )
+    """Draws panels for each series: the efficiency of its jobs, and their step divided into compute
+    and exposed communication."""
+    shown = [_dressed(here, text) for here in _drawn_series(rows)]
+    names = []
+    for here in shown:
+        parts = [text("series", job=here.iloc[0])]
+        if rows["machine"].nunique() > 1:
+            parts.insert(0, here["machine"].iloc[0])
+        names.append(" · ".join(parts))
     titles, units = (
-        [*map(text, names)] for names in (("efficiency", "step"), ("percent", "milliseconds"))
+        [*map(text, keys)] for keys in (("efficiency", "step"), ("percent", "milliseconds"))
     )
-    panels = style.in_rows(figure, rows, titles, x=units)
-    style.resize(
-        figure, len(panels) * (1.2 + 0.42 * max(3, rows["machine"].value_counts().max())) + 0.8
-    )
-    for (left, right), here in panels:
+    lines = [max(2, len(here)) for here in shown]
+    panels = style.panels(figure, names, titles, x=units, height_ratios=lines)
+    style.resize(figure, 1.4 * len(shown) + 0.42 * sum(lines) + 0.8)
+    for (left, right), here in zip(panels, shown, strict=True):
         left.axvline(100, **style.LIMIT)
         tooltip = ("efficiency", "samples_per_s", "exposed_communication_ms")
         kinds.bars(
@@ -142,3 +151,26 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         kinds.stacks(right, here, PARTS, "job", "time_s", "exposed_communication_ms", width=0.6)
         right.set_yticks([])
     return style.dots(PARTS, text, marker="s")
+
+
+def _drawn_series(rows: DataFrame) -> list[DataFrame]:
+    """Series of the first two machines, machine by machine."""
+    drawn = []
+    for machine in style.machines(rows, 2):
+        drawn += series(rows[rows["machine"] == machine])
+    return drawn[:SERIES]
+
+
+def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Jobs of a series as they are drawn, the most efficient first, with their labels."""
+    rows = rows.sort_values("efficiency", ascending=False, kind="stable").head(MOST)
+    labels = []
+    for shares in rows[["efficiency", "mfu_percent"]].to_numpy():
+        known = [text("share_of", share=share) for share in shares if share == share]
+        labels.append(", MFU ".join(known))
+    return rows.assign(
+        job=[setup(row, text) for _, row in rows.iterrows()],
+        computes=1e3 * rows["time_s"] - rows["exposed_communication_ms"].fillna(0),
+        not_hidden=rows["exposed_communication_ms"],
+        words=labels,
+    )

@@ -1,7 +1,7 @@
 """FLOPs of a model's forward pass by layer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -24,7 +24,8 @@ BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
 
 def rows(tables: Tables) -> DataFrame:
     """Returns a row for each kind of layer of the most profiled models, largest first, and one for
-    the remaining layers. Repeated layers of equal work are one kind."""
+    the remaining layers. Repeated layers of equal work are one kind. A model of whose kinds none is
+    known as a whole has no rows."""
     counted = ok(tables["flops"], "forward_flops")
     counted = counted[(counted["layers"] != "") & (counted["forward_flops"] > 0)]
     counted = selection.pick(counted, "recorded", "few_layers", "synthetic")
@@ -34,22 +35,56 @@ def rows(tables: Tables) -> DataFrame:
     )
     lines = []
     for row in counted.drop_duplicates("model").head(PANELS).to_dict("records"):
-        for index, (layer, times, flops) in enumerate(_largest(row)):
+        layers = _whole_kinds(row)
+        if not layers:
+            continue
+        for index, (layer, times, flops) in enumerate(_largest(row, layers)):
             share = {"part": flops / row["forward_flops"], "place": index, "times": times}
-            tied = {"tied": _is_tied(row, layer, flops)}
+            tied = {"tied": _is_tied(row, layers, layer, flops)}
             lines.append({**row, "layer": layer} | share | tied)
     return DataFrame(lines, columns=[*counted, "layer", "part", "place", "times", "tied"])
 
 
-def _largest(row: Record) -> list[tuple[str, int, float]]:
+def _whole_kinds(row: Record) -> dict[str, float]:
+    """FLOPs of the layers whose kinds are known as a whole. A row lists only its largest layers, so
+    its smallest kinds may lack some: those are completed if their blocks' numbers explain all
+    missing FLOPs, else left out."""
+    listed: dict[str, float] = dict(parse_json(row["layers"]))
+    missing_flops = row["forward_flops"] - sum(listed.values())
+    if not missing_flops > 0:
+        return listed
+    least = min(listed.values())
+    cut = dict.fromkeys(_unlisted(listed, least), least)
+    if sum(cut.values()) == missing_flops:
+        return listed | cut
+    return {layer: flops for layer, flops in listed.items() if flops > least}
+
+
+def _unlisted(listed: Mapping[str, float], least: float) -> Iterator[str]:
+    """Yields the paths of layers like the smallest listed ones, in blocks where these are not
+    listed."""
+    numbers: dict[str, list[str]] = {}
+    for layer in listed:
+        for number in BLOCK.finditer(layer):
+            numbers.setdefault(layer[: number.start()], []).append(number.group())
+    for layer, flops in listed.items():
+        if flops > least:
+            continue
+        for number in BLOCK.finditer(layer):
+            before = layer[: number.start()]
+            in_blocks = {f"{before}{other}{layer[number.end() :]}" for other in numbers[before]}
+            yield from in_blocks.difference(listed)
+
+
+def _largest(row: Record, layers: Mapping[str, float]) -> list[tuple[str, int, float]]:
     """Largest kinds of layers as (name, number, FLOPs of all). The last entry, without a name, is
     for the remaining ones."""
     kinds_of_layers: dict[tuple[str, float], list[str]] = {}
-    for layer, flops in parse_json(row["layers"]):
+    for layer, flops in layers.items():
         kinds_of_layers.setdefault((BLOCK.sub("*", layer), flops), []).append(layer)
     summed = []
-    for (_, flops), layers in kinds_of_layers.items():
-        summed.append((_pattern(layers), len(layers), flops * len(layers)))
+    for (_, flops), alike in kinds_of_layers.items():
+        summed.append((_pattern(alike), len(alike), flops * len(alike)))
     summed.sort(key=lambda kind: -kind[2])
     largest = summed[:BARS]
     remainder = row["forward_flops"] - sum(flops for _, _, flops in largest)
@@ -66,17 +101,17 @@ def _pattern(layers: Sequence[str]) -> str:
     return ".".join(parts)
 
 
-def _is_tied(row: Record, layer: str, flops: float) -> bool:
+def _is_tied(row: Record, layers: Mapping[str, float], layer: str, flops: float) -> bool:
     """True if a head can only share its weights with the embedding of words: the parameters outside
-    all linear layers are too few for an embedding of its own."""
+    all linear layers are too few for an embedding of its own. False if some layers are unknown."""
     tokens = row["batch_size"] * row["sequence_length"]
-    if layer != HEAD or not tokens > 0:
+    is_complete = sum(layers.values()) == row["forward_flops"]
+    if layer != HEAD or not tokens > 0 or not is_complete:
         return False
-    counted = dict(parse_json(row["layers"]))
     linear = 0.0
-    for name, of_layer in counted.items():
+    for name, of_layer in layers.items():
         # Attention itself has no weights; its layers are listed besides it.
-        if not any(other.startswith(f"{name}.") for other in counted):
+        if not any(other.startswith(f"{name}.") for other in layers):
             linear += of_layer / (2 * tokens)
     return bool(row["parameters"] - linear < flops / (2 * tokens))
 

@@ -1,15 +1,17 @@
 """Milliseconds of a step lost between the peak and MFU, without counting any twice."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
+from mfulab.core.language import verdicts
 from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
 from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.figures.mfu_versus_utilization import COLORS as COLORS
+from mfulab.lab.report.figures.mfu_versus_utilization import are_of_cpus, is_of_cpu
 from mfulab.lab.report.frames import (
     FAULTY,
     DataFrame,
@@ -95,7 +97,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         step=1e3 * worst["time_s"],
         ms=worst[f"{part}_ms"],
         points=worst[part],
-        part=text.within("trace")(part),
+        part=verdicts.part_of_step(part, is_of_cpu(worst.to_dict()), text),
     )
     if part == MATMULS:
         return f"{said} {text('matmuls')}"
@@ -120,10 +122,10 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
     look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
     kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in PARTS), **look)
-    names = {part: _part_name(part, text) for part in colors}
     starts = shares.cumsum(axis=1) - shares
     for line, (_, row) in enumerate(shares.iterrows()):
         hollow = bool(shown.iloc[line][runs.DOUBTFUL])
+        names = _part_names(colors, is_of_cpu(shown.iloc[line].to_dict()), text)
         for part, words in _labels(row, names, text).items():
             on_bar = "#fefefe" if part in DARK else "#101418"  # whatever the page's theme
             axes.text(
@@ -139,6 +141,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     axes.tick_params(axis="y", length=0, labelsize=9)
     widest = max(100.0, float(shares.sum(axis=1).max()))
     axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, widest), xlabel=text("points"))
+    names = _part_names(colors, are_of_cpus(rows), text)
     entries = [style.dot(color, names[part], "s") for part, color in colors.items()]
     style.legend(figure, entries + runs.key(figure, text), 3)
 
@@ -162,11 +165,15 @@ def _of_few_parts(rows: DataFrame) -> tuple[DataFrame, dict[str, str]]:
     return rows, colors
 
 
-def _part_name(part: str, text: Texts) -> str:
-    """Name of a part in the legend and on bars."""
-    if part == SMALL:
-        return text(SMALL, share=NAMED)
-    return text.within("trace")(part)
+def _part_names(parts: Iterable[str], is_cpu: bool, text: Texts) -> dict[str, str]:
+    """Names of drawn parts in the legend and on bars, for runs of CPUs only or of any device."""
+    names = {}
+    for part in parts:
+        if part == SMALL:
+            names[part] = text(SMALL, share=NAMED)
+        else:
+            names[part] = verdicts.part_of_step(part, is_cpu, text)
+    return names
 
 
 def _labels(shares: Series, names: Mapping[str, str], text: Texts) -> dict[str, str]:

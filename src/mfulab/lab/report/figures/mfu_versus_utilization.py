@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mfulab.core.language import verdicts
+from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, runs, style
 from mfulab.lab.report.frames import (
@@ -201,11 +202,22 @@ def _spread(here: DataFrame, named: Collection[object], most: int) -> DataFrame:
     return here[here.index.isin([*named_here, *others[positions]])]
 
 
-def name_of(cause: str, text: Texts) -> str:
-    """Words for the largest loss of a run, which its colour shows."""
+def name_of(cause: str, is_cpu: bool, text: Texts) -> str:
+    """Words for the largest loss of a run, which its colour shows; `is_cpu` if only runs of CPUs
+    share the colour."""
     if cause in COLORS:
-        return text.within("trace")(cause)
+        return verdicts.part_of_step(cause, is_cpu, text)
     return text("untold")
+
+
+def is_of_cpu(run: Row) -> bool:
+    """True if a run was on a CPU, which launches no kernels."""
+    return three_lines.device_of(run) == "CPU"
+
+
+def are_of_cpus(rows: DataFrame) -> bool:
+    """True if all runs were on CPUs."""
+    return all(map(is_of_cpu, rows.to_dict("records")))
 
 
 def share(percent: float, text: Texts) -> str:
@@ -258,13 +270,14 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         axes.tick_params(axis="y", length=0)
         axes.set(ylim=(len(here) - 0.4, -0.6), xlim=(-1.5, max(107.0, 1.05 * ends.max(axis=None))))
         axes.grid(axis="y", visible=False)
+    is_cpu = are_of_cpus(rows)
     entries = [
         style.dot(style.MUTED, text("mfu")),
         style.dot(style.MUTED, text("utilization"), "|"),
     ]
     for part in COLORS:
         if part in set(rows["cause"]):
-            entries.append(style.line(COLORS[part], name_of(part, text)))
+            entries.append(style.line(COLORS[part], name_of(part, is_cpu, text)))
     if "" in set(rows["cause"]):
-        entries.append(style.line(style.MUTED, name_of("", text)))
+        entries.append(style.line(style.MUTED, name_of("", is_cpu, text)))
     style.legend(figure, entries + runs.key(figure, text), 4 if len(entries) > 4 else 0)

@@ -115,7 +115,7 @@ ROOFLINE = (
         "commit",
     ),
     *("modules", "module", "calls", "share", "gflop", "mfu"),
-    *("uncounted", "graph", "communication", "copies", "input_wait", "idle"),
+    *("uncounted", "graph", "communication", "copies", "input_wait", "idle", "idle_of_cpu"),
     *(
         "compute",
         "memory",

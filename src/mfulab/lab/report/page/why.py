@@ -301,16 +301,14 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
     text = Texts(language, "mfu_versus_utilization")
     by_machine: dict[str, list[Record]] = {}
     rows = rows.assign(doubtful=trust.doubtful)
+    shown = mfu_versus_utilization.shown(frames.in_words(rows, text), text)
     # one name for a colour, as the machines share a legend
-    cpu_alone = (rows["device"] == "cpu").all()
-    idle = text.within("trace")("idle_of_cpu" if cpu_alone else "idle")
-    for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
+    is_cpu = mfu_versus_utilization.are_of_cpus(shown)
+    for row in shown.to_dict("records"):
         mfu = row["mfu_percent"]
         busy = row["utilization_percent"]
         ends = sorted(min(100.0, end) for end in (mfu, busy))
-        cause = mfu_versus_utilization.name_of(row["cause"], text)
-        if row["cause"] == "idle":
-            cause = idle
+        cause = mfu_versus_utilization.name_of(row["cause"], is_cpu, text)
         labels = {
             "mfu": mfu_versus_utilization.share(mfu, text),
             "busy": text("share_of", share=busy),
@@ -377,15 +375,6 @@ def _holds(figure: str, row: Row, held: set[Held]) -> bool:
     """True if a figure of the page has rows of a run's machine and mode."""
     machine = row["machine"]
     return not held.isdisjoint({Held(figure, machine, row["mode"]), Held(figure, machine, "")})
-
-
-def _part_name(part: str, row: Row, text: Texts) -> str:
-    """Words for a part of a step. Idle time of a CPU lies between operators, while the CPU itself
-    is busy."""
-    names = text.within("trace")
-    if part == "idle" and str(row.get("device")).startswith("cpu"):
-        return names("idle_of_cpu")
-    return names(part)
 
 
 def _advice(row: Row, steps: pd.DataFrame, is_read: bool, text: Texts) -> str:
@@ -468,18 +457,21 @@ def _speed(ceilings: pd.DataFrame) -> float | None:
 def _named(row: Row, budget: Mapping[str, account.Loss], text: Texts) -> list[str]:
     """Parts of a step that are large enough to be named below its bar, each with its share."""
     named = []
+    is_cpu = mfu_versus_utilization.is_of_cpu(row)
     for part, cost in budget.items():
         if cost.points >= NAMED:
-            named.append(f"{_part_name(part, row, text)} {text('share_of', share=cost.points)}")
+            name = verdicts.part_of_step(part, is_cpu, text)
+            named.append(f"{name} {text('share_of', share=cost.points)}")
     return named
 
 
 def _drawn(row: Row, budget: Mapping[str, account.Loss], text: Texts) -> list[dict[str, str]]:
     """Parts of a step's bar: width in percent, colour and label."""
     drawn = []
+    is_cpu = mfu_versus_utilization.is_of_cpu(row)
     for part, cost in budget.items():
         share = text("share_of", share=cost.points)
-        says = f"{_part_name(part, row, text)}: {significant(cost.ms)} ms, {share}"
+        says = f"{verdicts.part_of_step(part, is_cpu, text)}: {significant(cost.ms)} ms, {share}"
         width = f"{max(0.0, cost.points):.2f}"
         drawn.append({"width": width, "color": headroom.COLORS[part], "says": says})
     return drawn

@@ -54,14 +54,18 @@ function facts(record) {
 
 const DIFFERS = 0.05; // of the step, by which the sum of its phases may differ without a sentence
 
+// A CPU launches no kernels, so that its trace has no time in which any ran.
+const idle_of = (...records) => (records.some((record) => record.kernel_busy_percent) ? groups.trace.idle : groups.trace.idle_of_cpu);
+
 function icicle(record, detail) {
   const whole = 1e3 * Number(record.time_s);
   if (!(whole > 0)) return [];
   const named = (columns) => Object.entries(columns).map(([column, name]) => ({ name, ms: Number(record[column]), color: colors[column] })).filter(({ ms }) => ms > 0);
   const roofs = JSON.parse(record.operator_roofline || "[]");
+  const called = (key) => (key === "idle" ? idle_of(record) : said(key));
   const shares = (text) => Object.entries(text ? JSON.parse(text) : {}).map(([name, percent]) => ({ name, ms: (whole * percent) / 100 }));
   const operators = () => {
-    if (roofs.length) return roofs.map((each) => ({ name: said(each.operator ?? each.kind), ms: each.time_ms }));
+    if (roofs.length) return roofs.map((each) => ({ name: called(each.operator ?? each.kind), ms: each.time_ms }));
     if (detail?.operators) return detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 }));
     return shares(record.top_other_operators);
   };
@@ -71,8 +75,8 @@ function icicle(record, detail) {
   const phases = named(groups.phases);
   const total = phases.reduce((sum, { ms }) => sum + ms, 0);
   const levels = [
-    [words.timeline, timeline.map(([kind, count]) => ({ name: said(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), color: colors[`${kind}_ms`], rest: kind === "idle" }))],
-    [words.budget, named(groups.budget)],
+    [words.timeline, timeline.map(([kind, count]) => ({ name: called(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), color: colors[`${kind}_ms`], rest: kind === "idle" }))],
+    [words.budget, named({ ...groups.budget, idle_ms: idle_of(record) })],
     [words.phases, phases, total],
     [words.operators, summed(operators())],
     [words.kernels, shares(record.top_kernels).map((part) => ({ ...part, label: brief(part.name) }))],
@@ -173,7 +177,7 @@ function besides(one, two) {
     ...(keys.length ? part(words.settings, keys.map((key) => [key, a[key], b[key], ""])) : part(words.same_settings, [["", "", "", ""]])),
     ...part(words.times, [[groups.times.time_s, between(one), between(two), of_times.filter(Boolean).join(", ")], ...numbers({ samples_per_s: groups.times.samples_per_s }).map((cells) => (is_within ? cells.with(-1, "") : cells))]),
     ...part(words.ladder, numbers(groups.ladder)),
-    ...part(words.budget, numbers(groups.budget)),
+    ...part(words.budget, numbers({ ...groups.budget, idle_ms: idle_of(one, two) })),
     ...part(words.phases, numbers(groups.phases)),
     ...(one.verdict || two.verdict ? part(words.verdict, [["", one.verdict, two.verdict, ""]]) : [])))];
 }
