@@ -59,8 +59,8 @@ def test_a_ladder_tells_no_factor_beside_a_less_certain_rung_outside_it(invented
     rungs = shown[is_told & (shown["family"] != "library")]
     lowest = rungs.loc[rungs[SHARE].idxmin()]
     matmul = tables["matmul"]
-    is_lowest = matmul["run"] == lowest["run"]
-    assert is_lowest.any()
+    is_lowest = (matmul[["hardware", "run"]] == lowest[["hardware", "run"]]).all(axis=1)
+    assert is_lowest.sum() == 1
     share = matmul[SHARE].mask(is_lowest, factor * lowest[SHARE])
     doubts = matmul["doubts"].mask(is_lowest, 1)
     changed = matmul.assign(**{SHARE: share, "doubts": doubts})
@@ -71,6 +71,13 @@ def test_a_ladder_tells_no_factor_beside_a_less_certain_rung_outside_it(invented
     assert "finding" not in text.heard
     assert said["high"]["outside"] == lowest["kernel"]
     assert said["high"]["outside_percent"] == pytest.approx(factor * lowest[SHARE])
+    # the sentence names the rung, so that no other one says that it is left out
+    text.heard.clear()
+    figures.left_out("kernel_ladder", rows, text)
+    assert "left_doubtful" not in text.heard
+    chosen = selection.of_module(module, rows)
+    assert selection.left_out_words(chosen, text) != ""
+    assert text.heard["left_doubtful"] == [{"count": 1}]
 
 
 def test_a_less_certain_rung_between_the_others_is_not_named(invented):

@@ -654,9 +654,7 @@ def _distinguishing(row: Row, rows: pd.DataFrame, text: Texts) -> list[str]:
 
 
 def _with_setting(name: str, setting: list[str]) -> str:
-    if setting:
-        return f"{name} ({', '.join(setting)})"
-    return name
+    return ", ".join([name, *setting])
 
 
 def _batch_says(recommended: list[Batch], text: Texts) -> str:
