@@ -637,7 +637,7 @@ def _size(batch: Batch, text: Texts) -> str:
     if batch.rising:
         size += " ↑"
     if batch.is_doubtful:
-        size += f" ({text('doubtful')})"
+        return text("with_setting", name=size, setting=text("doubtful"))
     return size
 
 
