@@ -19,7 +19,7 @@ from mfulab.mfu import ladder as rungs
 from mfulab.mfu.account import Loss, read
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.job import LinkUse, link_use
-from mfulab.mfu.three_lines import at_least, is_part, three_lines
+from mfulab.mfu.three_lines import at_least, device_of, is_part, three_lines
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.products import Product
 from mfulab.tracing.shares import KernelRow
@@ -290,7 +290,10 @@ def _budget(text: Texts, row: Row) -> Table:
     step_ms = 1e3 * row["time_s"]
     for part, loss in read(row).losses.items():
         style = "green" if part == "useful" else ""
-        table.add_row(text(part), milliseconds(loss.ms), f"{loss.points:.2f}", style=style)
+        name = part
+        if part == "idle" and device_of(row) == "CPU":
+            name = "idle_of_cpu"
+        table.add_row(text(name), milliseconds(loss.ms), f"{loss.points:.2f}", style=style)
         if part == "idle":
             for cells in _idle_causes(text, row, loss):
                 table.add_row(*cells, style="dim")
