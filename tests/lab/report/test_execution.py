@@ -59,6 +59,7 @@ def test_without_eager_or_at_another_batch_nothing_is_compared(tmp_path):
 def test_factors_of_marks_close_together_lie_apart(tmp_path, faster):
     rows = [made("eager", 0.01), made("compile", 0.01 / 1.17), made("trace", 0.01 / 1.17 / faster)]
     drawn = figures.render("execution_speed", tables(tmp_path, *rows), "en")
+    assert drawn is not None
     written = texts(drawn.figure)
     assert sum(words.endswith("×") and words[0] == "1" for words, _ in written) >= 2
     assert overlaps(drawn.figure, written) == []
