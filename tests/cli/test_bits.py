@@ -3,6 +3,7 @@ pattern."""
 
 import json
 import math
+import re
 from fractions import Fraction
 
 import pytest
@@ -108,8 +109,9 @@ def test_the_parts_are_named_in_the_terminals_language(pattern, capsys, monkeypa
     assert len(korean) == len(english)
     names = [line.split()[0] for line in korean]
     assert [name for name in names if name.isascii()] == ["fp32", "ULP"]
-    kind = english[6].split(maxsplit=1)[1]
-    assert kind not in korean[6]
+    kinds = [lines[6].split(maxsplit=1)[1] for lines in (english, korean)]
+    assert kinds[0] != kinds[1]
+    assert re.search("[가-힣]", kinds[1])
 
 
 @pytest.mark.parametrize("name", FLOATING)

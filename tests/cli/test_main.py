@@ -44,7 +44,7 @@ def test_version(capsys):
 def test_an_unknown_word_is_one_message(capsys):
     assert main(["wach"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("mfulab: command=wach: unknown. Did you mean watch")
+    assert said.startswith("mfulab: wach: no such command. Did you mean watch?")
     assert said.count("\n") == 1
 
 

@@ -154,7 +154,7 @@ def test_options_of_a_model_need_one(tmp_path, capsys):
 
 def test_a_file_that_is_not_there(capsys):
     assert main(["trace", "nowhere/*.json"]) == 2
-    assert "no file is there" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_a_page_of_these_traces_alone(one_figure, tmp_path, capsys):
@@ -305,10 +305,14 @@ def test_the_points_of_the_budget_are_the_account_s(monkeypatch):
     losses = {"useful": Loss(600.0, 42.0), "idle": Loss(400.0, 8.0)}
     monkeypatch.setattr(Account, "losses", losses)
     row = {"time_s": 1.0, "steps": 2, "idle_causes": '{"starved": 200000000, "queued": 0}'}
-    drawn = _budget(Texts("en", "trace"), row, is_cpu=False)
+    text = Texts("en", "trace")
+    drawn = _budget(text, row | {"mfu_percent": 42.0}, is_cpu=False)
     _, ms, points = (list(column.cells) for column in drawn.columns)
     assert ms == ["600.000", "400.000", "100.000", "1,000.000"]
     assert points == ["42.00", "8.00", "(2.00)", "100"]
+    assert drawn.columns[2].header == text("points")
+    without = _budget(text, row | {"mfu_percent": None}, is_cpu=False)
+    assert without.columns[2].header == text("share")
 
 
 @given(st.text(st.sampled_from("가나a층_"), min_size=1), st.integers(4, 40))

@@ -3,7 +3,14 @@
 import pytest
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import at_least, change, percent, quantity, significant
+from mfulab.core.language.quantities import (
+    at_least,
+    change,
+    in_percent,
+    percent,
+    quantity,
+    significant,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +45,15 @@ def test_a_text_has_a_minus_sign_and_no_hyphen(language):
     named = Texts(language, "flops_versus_time")("named", row=row)
     assert "−1.5" in named
     assert "-" not in named
+
+
+@pytest.mark.parametrize(
+    ("language", "words"), [("en", "−3.1 % … 46.4 % of 5 %p"), ("ko", "−3.1% … 46.4% of 5%p")]
+)
+def test_a_percent_sign_stands_as_the_language_writes_it(language, words):
+    assert Texts(language).written("−3.1 % … 46.4 % of 5 %p") == words
+
+
+def test_a_share_in_a_korean_sentence_is_closed_up():
+    said = Texts("ko", "watch")("by_tensor_pipe", share=in_percent(46.4))
+    assert said.endswith("46.4%")

@@ -78,7 +78,7 @@ def low(line: DeviceCheck, language: str = "en") -> str:
             share = reading.share
             by = f"{reading.value:.0f} %" if share is None else f"−{100 * (1 - share):.0f} %"
             parts.append(f"{name} {by} ({_source(reading, text)})")
-    return ", ".join(parts)
+    return text.written(", ".join(parts))
 
 
 def _source(reading: CheckedValue, text: Texts) -> str:
@@ -130,7 +130,7 @@ def _cells(reading: CheckedValue, text: Texts) -> tuple[str, str, str, str]:
     reason why there is no value."""
     share = ""
     if reading.share is not None:
-        share = f"{100 * reading.share:.0f} %"
+        share = text.written(f"{100 * reading.share:.0f} %")
     remark = _source(reading, text)
     if reading.value is None:
         remark = reason(reading.reason, text.language)
@@ -216,13 +216,15 @@ def show_cards(lines: Sequence[DeviceCheck]) -> None:
     """Prints a sentence for each kind of card, and a bar per card for the value that differs
     most."""
     console = _console()
+    text = Texts(usual_language())
     for device in sorted({line.device for line in lines}):
         console.print(in_words(cards_sentence(lines, device)), style="bold")
         worst = worst_shares(lines, device)
         if worst is None:
             continue
         for card, share in worst.shares.items():
-            console.print(f"  {card}  {bar(100 * share)} {100 * share:.1f} %")
+            shown = text.written(f"{100 * share:.1f} %")
+            console.print(f"  {card}  {bar(100 * share)} {shown}")
 
 
 def _console() -> Terminal:

@@ -198,7 +198,7 @@ def _cells(unit: str, text: Texts) -> dict[str, Callable[[Expectation], str]]:
         percent = expectation.unfused_mfu_percent
         if percent is None:
             return ""
-        return in_percent(percent)
+        return text.written(in_percent(percent))
 
     def kept(expectation: Expectation) -> str:
         memory = expectation.memory_bytes
@@ -206,12 +206,15 @@ def _cells(unit: str, text: Texts) -> dict[str, Callable[[Expectation], str]]:
             return ""
         return quantity(memory, "B")
 
+    def compute_bound(expectation: Expectation) -> str:
+        return text.written(quantity(expectation.compute_bound_percent, "%"))
+
     return {
         text("time"): lambda expectation: quantity(expectation.products_s, "s"),
         text(f"{unit}_per_s"): lambda expectation: significant(expectation.tokens_per_s, 4),
-        "MFU": lambda expectation: in_percent(expectation.mfu_percent),
+        "MFU": lambda expectation: text.written(in_percent(expectation.mfu_percent)),
         text("unfused"): unfused,
-        text("compute_bound"): lambda expectation: quantity(expectation.compute_bound_percent, "%"),
+        text("compute_bound"): compute_bound,
         text("kept"): kept,
         text("too_large"): lambda expectation: too_large[expectation.fits],
     }

@@ -120,10 +120,11 @@ def _text(outcome: Outcome, text: Texts) -> str:
     old, new = (quantity(value, outcome.unit) for value in outcome.values)
     ratio = outcome.compared.ratio
     assert ratio is not None
-    first = f"{outcome.verdict(text)}: {old} → {new}, {outcome.change(ratio)}"
+    change = text.written(outcome.change(ratio))
+    first = f"{outcome.verdict(text)}: {old} → {new}, {change}"
     power = outcome.power(text)
     if outcome.interval:
-        power = f"{text('interval')} {outcome.interval}; {power}"
+        power = f"{text('interval')} {text.written(outcome.interval)}; {power}"
     return "\n".join([first, power, "; ".join(outcome.remarks(text))])
 
 
@@ -146,7 +147,7 @@ def _markdown(outcome: Outcome, text: Texts) -> str:
     before, after = (code(in_words(command)) for command in outcome.commands)
     mark = MARKS[outcome.compared.verdict]
     lines = [
-        f"### {mark} {outcome.verdict(text)}: {outcome.change(ratio)}",
+        f"### {mark} {outcome.verdict(text)}: {text.written(outcome.change(ratio))}",
         "",
         f"| | {text('command')} | {text('median')} |",
         "|---|---|---:|",
@@ -155,7 +156,7 @@ def _markdown(outcome: Outcome, text: Texts) -> str:
         "",
     ]
     if outcome.interval:
-        lines.append(f"{text('interval')}: {outcome.interval}.")
+        lines.append(f"{text('interval')}: {text.written(outcome.interval)}.")
     sentences = [outcome.power(text), *outcome.remarks(text)]
     lines.append(" ".join(f"{words[:1].upper()}{words[1:]}." for words in sentences))
     return "\n".join(lines)

@@ -109,7 +109,7 @@ def _picture(job: JobTime, row: Record, language: str) -> Group:
     for name, span_ns in job.spans.most_common():
         if span_ns:
             per_rank = text.duration(span_ns / 1e9 / len(job.timed))
-            share = in_percent(100 * span_ns / total_ns)
+            share = text.written(in_percent(100 * span_ns / total_ns))
             losses.add_row(text.name("span", name), per_rank, share)
     overlapped = (
         Text(text("beside", name=text.name("span", name), seconds=span_ns / 1e9))
@@ -173,4 +173,5 @@ def _draw_rungs(axes: "Axes", row: Record, text: Texts, color: str) -> None:
         if row[f"{name}_percent"] is not None:
             shares[text(name)] = row[f"{name}_percent"]
     bars = axes.barh(list(shares), list(shares.values()), color=color)
-    axes.bar_label(bars, fmt="%.1f %%", padding=3)
+    labels = [text.written(f"{share:.1f} %") for share in shares.values()]
+    axes.bar_label(bars, labels, padding=3)

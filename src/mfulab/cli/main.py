@@ -56,9 +56,9 @@ class Subcommands(LocalisedCommand, click.Group):
         name = args[0]
         is_option = name.startswith("-")
         if name not in COMMANDS and not is_option and not ctx.resilient_parsing:
-            from mfulab.core.errors import unknown
+            from mfulab.core.errors import COMMAND, unknown
 
-            raise unknown("command", name, COMMANDS, "mfulab --help")
+            raise unknown("command", name, COMMANDS, "mfulab --help", COMMAND)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -339,7 +339,7 @@ def with_unit(name: str, value: object) -> str:
         return str(value)
     for ending, (factor, unit) in UNITS.items():
         if f"_{name}".endswith(f"_{ending}"):
-            return quantity(value * factor, unit)
+            return terminal_texts("common").written(quantity(value * factor, unit))
     if isinstance(value, float):
         return f"{value:,.4g}"
     return f"{value:,}"

@@ -20,7 +20,7 @@ from mfulab.mfu import ladder as rungs
 from mfulab.mfu.account import Loss, read
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.job import LinkUse, link_use
-from mfulab.mfu.three_lines import at_least, is_part, three_lines
+from mfulab.mfu.three_lines import at_least, device_of, is_part, three_lines
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.products import Product
 from mfulab.tracing.shares import KernelRow
@@ -273,7 +273,7 @@ def _ladder(text: Texts, row: Row, language: str) -> Table:
         value = row[name]
         if value is not None:
             share = _mfu(row, value) if name in ("hfu_percent", "mfu_percent") else _share(value)
-            table.add_row(label, share, Text(bar(value), style="green"))
+            table.add_row(label, text.written(share), Text(bar(value), style="green"))
             continue
         why = verdicts.reason(reasons.get(name, ""), language)
         if name in ("hfu_percent", "mfu_percent"):
@@ -283,8 +283,10 @@ def _ladder(text: Texts, row: Row, language: str) -> Table:
 
 
 def _budget(text: Texts, row: Row, is_cpu: bool) -> Table:
-    """Table of the parts of a step: their milliseconds, and the points of MFU that they cost."""
-    numbers = [Column(text(name), justify="right") for name in ("ms", "points")]
+    """Table of the parts of a step: their milliseconds, and the points of MFU that they cost, or
+    their shares of its time if MFU is unknown."""
+    points = "share" if row["mfu_percent"] is None else "points"
+    numbers = [Column(text(name), justify="right") for name in ("ms", points)]
     table = Table("", *numbers, title=text("budget"), **TITLED)
     step_ms = 1e3 * row["time_s"]
     for part, loss in read(row).losses.items():
@@ -443,7 +445,8 @@ def table(console: Terminal, text: Texts, title: str, lines: Sequence[Mapping[st
         justify: Literal["left", "right"] = "left" if is_text else "right"
         drawn.add_column(_label(text, name), justify=justify, no_wrap=not is_text)
     for line in lines:
-        drawn.add_row(*(Text(line[name], no_wrap=True, overflow="ellipsis") for name in filled))
+        cells = [text.written(line[name]) for name in filled]
+        drawn.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     console.print(drawn)
 
 

@@ -14,6 +14,9 @@ PACKAGE = Path(__file__).parents[1]
 CHECKOUT = Path(__file__).resolve().parents[3]  # an unrelated folder if installed from a wheel
 LONGEST = 4000  # characters of a message
 SHOWN = 80  # characters of a value in a message
+# Sentences on a name that is not among the choices: without and with similar ones.
+CHOICE = ("unknown_choice", "unknown_choice_near")
+COMMAND = ("unknown_command", "unknown_command_near")
 FRAMES = "Exception raised from"  # begins the C++ stack that torch appends
 FEW = 16  # choices that a message lists in full
 NEAR = 3  # similar choices that a message names if there are too many to list
@@ -71,10 +74,15 @@ class UnknownChoiceError(ConfigurationError):
 
 
 def unknown(
-    what: str, value: object, choices: Iterable[object], listed: str = ""
+    what: str,
+    value: object,
+    choices: Iterable[object],
+    listed: str = "",
+    keys: tuple[str, str] = CHOICE,
 ) -> "UnknownChoiceError":
     """Builds the error for a `value` of `what` that is not among `choices`. Its message names the
-    nearest choices and all of them; if they are many, it says that `listed` lists them."""
+    nearest choices and all of them; if they are many, it says that `listed` lists them. `keys`
+    are those of its sentence."""
     names = sorted(set(map(str, choices)))
     lowered = {name.lower(): name for name in names}
     lowered_value = str(value).lower()
@@ -87,13 +95,13 @@ def unknown(
         every = Said("all_listed", {"count": len(names), "listed": listed})
     numbers: dict[str, Number | Said] = {"what": what, "value": str(value), "every": every}
     if not near:
-        return UnknownChoiceError(Said("unknown_choice", numbers))
+        return UnknownChoiceError(Said(keys[0], numbers))
     similar = [lowered[name] for name in near[:most]]
     *others, last = similar
     nearest: Said | str = last
     if others:
         nearest = Said("either", {"first": ", ".join(others), "last": last})
-    return UnknownChoiceError(Said("unknown_choice_near", {**numbers, "near": nearest}))
+    return UnknownChoiceError(Said(keys[1], {**numbers, "near": nearest}))
 
 
 def shortened(value: object) -> str:

@@ -143,7 +143,8 @@ class Explanation:
         yield StyledLine(text("is_one_of", **numbers))
         for row in self.matches[:SHOWN]:
             convention = _convention(row.convention, text)
-            yield from _wrapped(f"  {in_percent(row.mfu_percent)}  {convention}", 10)
+            mfu = text.written(in_percent(row.mfu_percent))
+            yield from _wrapped(f"  {mfu}  {convention}", 10)
             yield from _wrapped(f"{'':10}{text('over', peak=self._peak(row, text))}", 10)
         if len(self.matches) > SHOWN:
             yield StyledLine(f"  {text('further', count=len(self.matches) - SHOWN)}")

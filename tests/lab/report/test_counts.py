@@ -71,6 +71,19 @@ def test_a_ladder_tells_no_factor_beside_a_less_certain_rung_outside_it(invented
     assert "finding" not in text.heard
     assert said["high"]["outside"] == lowest["kernel"]
     assert said["high"]["outside_percent"] == pytest.approx(factor * lowest[SHARE])
+    # the sentence names this rung, so that only the other machine's is told to be left out
+    figures.left_out("kernel_ladder", rows, text)
+    assert selection.of_module(module, rows).left_out["unsure"] == 2
+    assert text.heard["left_doubtful"] == [{"count": 1}]
+
+
+@pytest.mark.parametrize(("named", "told"), [(0, [{"count": 2}]), (1, [{"count": 1}]), (2, [])])
+def test_a_doubtful_run_that_a_sentence_names_is_not_left_out_of_it(named, told):
+    text = Heard("kernel_ladder")
+    chosen = selection.Selection(pd.DataFrame(), {"contradict": 1, "unsure": 1, "recorded": 3})
+    assert selection.left_out_words(chosen, text, named)
+    assert text.heard["left_doubtful"] == told
+    assert text.heard["left_recorded"] == [{"count": 3}]
 
 
 def test_a_less_certain_rung_between_the_others_is_not_named(invented):

@@ -1,9 +1,10 @@
 """Execution modes and autograd: their sentences from extreme, equal and single rows."""
 
 import pytest
-from support.drawn import step, tables
+from support.drawn import overlaps, step, tables, texts
 from support.said import heard
 
+from mfulab.lab.report import figures
 from mfulab.lab.report.figures import autograd, execution_speed
 
 COMMON = step("inference", model="gpt2", autograd="no_grad", batch_size=1)
@@ -52,6 +53,16 @@ def test_without_eager_or_at_another_batch_nothing_is_compared(tmp_path):
         tables(tmp_path, made("eager", batch_size=8), made("compile"))
     ).empty
     assert execution_speed.rows(tables(tmp_path, made("eager"))).empty
+
+
+@pytest.mark.parametrize("faster", [1.0, 1.001, 1.03, 1.2])
+def test_factors_of_marks_close_together_lie_apart(tmp_path, faster):
+    rows = [made("eager", 0.01), made("compile", 0.01 / 1.17), made("trace", 0.01 / 1.17 / faster)]
+    drawn = figures.render("execution_speed", tables(tmp_path, *rows), "en")
+    assert drawn is not None
+    written = texts(drawn.figure)
+    assert sum(words.endswith("×") and words[0] == "1" for words, _ in written) >= 2
+    assert overlaps(drawn.figure, written) == []
 
 
 def way(autograd: str, time_s: float = 0.01, memory_bytes: float = 1e8, **changes) -> dict:

@@ -360,7 +360,9 @@ def test_what_disturbed_a_run_is_told_before_the_cause(language):
     alone = verdicts.columns(judged(row | {"other_processes_percent": 3.0}), "", language)
     beside = verdicts.sentence("beside", {"share": 50.0}, language)
     assert told["verdict_reason"] == f"{beside}; {alone['verdict_reason']}"
-    assert told["verdict"].endswith(f": {alone['verdict']}")
+    named = {"cause": alone["verdict"]}
+    assert told["verdict"] == verdicts.sentence("while_disturbed", named, language)
+    assert told["verdict"].endswith(alone["verdict"])
     states = {"disturbed_replicates": 1.0, "replicates": 3.0, "slowdown": 1.4}
     both = verdicts.columns(judged(row | states), "", language)
     assert both["verdict_reason"] == told["verdict_reason"], "other load brings slow states about"

@@ -144,7 +144,7 @@ def test_a_comparison_becomes_a_section(one_figure, measured, content, tmp_path)
     assert "느려짐" in section
     assert ">slower<" not in section
     assert "×2.0" in section
-    assert "+90 % … ×2.1" in section
+    assert "+90% … ×2.1" in section
 
 
 INSTALL = Said("other_torch", {"command": "pip uninstall -y torch && pip install torch==2.13.0"})

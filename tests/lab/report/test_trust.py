@@ -499,12 +499,12 @@ def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
     named = [line[0] for line in answered(*rows)[0]["lines"]]
     compiled = Texts().name("execution", "compile")
     assert named == [
-        "net (here)",
-        "net (there)",
-        "net (64 tokens, here)",
-        "net (128 tokens, here)",
-        "net (training_clipped, here)",
-        f"net ({compiled}, here)",
+        "net, here",
+        "net, there",
+        "net, 64 tokens, here",
+        "net, 128 tokens, here",
+        "net, training_clipped, here",
+        f"net, {compiled}, here",
     ]
     assert answered(*rows[:1])[0]["lines"][0][0] == "net"
 

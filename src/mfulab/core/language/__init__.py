@@ -1,5 +1,6 @@
 """All sentences of figures, page and verdicts, in one catalogue per language and none in code."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from mfulab.core.language.quantities import (
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
 LANGUAGES = tuple(_CATALOGUES)
 PARTS = ("part", "Part")  # places of a template for a count of a total
+PERCENT = re.compile(r"(?<=\d) %")  # as `quantities` write it
 
 
 class Texts:
@@ -39,7 +41,11 @@ class Texts:
             raise KeyError(
                 f"language={self.language}: no text {key!r} in section {self.section!r} or common"
             )
-        return _Words(self).vformat(template, (), values).replace("\\n", "\n")
+        return self.written(_Words(self).vformat(template, (), values).replace("\\n", "\n"))
+
+    def written(self, words: str) -> str:
+        """Writes percent signs as the language does: `6.9 %` in English, `6.9%` in Korean."""
+        return PERCENT.sub(self._texts["common"]["percent_sign"], words)
 
     def has(self, key: str) -> bool:
         """True if the section or `common` has a text for `key`."""

@@ -262,14 +262,16 @@ def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
     return here.loc[[best.name, *others.index[could_be]]]
 
 
-def left_out_words(selection: Selection, text: Texts) -> str:
+def left_out_words(selection: Selection, text: Texts, named: int = 0) -> str:
     """Sentences on rows that a figure draws but its sentence leaves out. Synthetic loads are
-    omitted, as the figure mentions them itself."""
+    omitted, as the figure mentions them itself, and so are `named` doubtful rows that its sentence
+    names."""
     counts = Counter[str]()
     for reason, count in selection.left_out.items():
         if reason != SYNTHETIC:
             counts[LEFT_OUT[reason]] += count
-    return " ".join(text(key, count=count) for key, count in counts.items())
+    counts["left_doubtful"] -= named
+    return " ".join(text(key, count=count) for key, count in counts.items() if count > 0)
 
 
 def synthetic_words(selection: Selection, text: Texts) -> list[str]:

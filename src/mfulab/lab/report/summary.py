@@ -48,9 +48,10 @@ def table(
             time = text.name("status", row["status"])
             if row["status"] == "ok":
                 time = quantity(row["time_s"], "s")
-            busy = quantity(row.get("utilization_percent"), "%")
+            busy = text.written(quantity(row.get("utilization_percent"), "%"))
             speed = quantity(row["tflop_s"] * 1e12, "")
-            cells = (name, time, speed, quantity(row[share], "%"), busy)
+            mfu = text.written(quantity(row[share], "%"))
+            cells = (name, time, speed, mfu, busy)
             shown.add_row(*map(Text, cells), style=None if row["status"] == "ok" else "dim")
     return shown
 

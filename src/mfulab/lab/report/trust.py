@@ -373,7 +373,7 @@ def _failed(rows: pd.DataFrame) -> pd.DataFrame:
 def _line(doubt: Doubt, text: Texts) -> str:
     run = _named(doubt.runs[0], text)
     if doubt.machine:
-        run = f"{run} ({doubt.machine})"
+        run = text("with_setting", name=run, setting=doubt.machine)
     if doubt.is_far:
         return text("ceiling_is_far", precision=doubt.key, share=percent(doubt.worst))
     if doubt.worst:

@@ -302,7 +302,7 @@ def lines_of(compared: Sequence[Compared], text: Texts) -> list[Line]:
         times = quantity(run.old_s, "s"), quantity(run.new_s, "s")
         word = text.name("compared", run.verdict)
         texts = (short(run.run), *times, change(run.ratio), bounds, detects, word)
-        lines.append(Line(run.verdict, texts))
+        lines.append(Line(run.verdict, tuple(map(text.written, texts))))
     return lines
 
 

@@ -34,7 +34,7 @@ def named(row: pd.Series, text: Texts) -> str:
         text.name("precision", row["precision"]),
         *variant(row, text),
     ]
-    return f"{row['model']} ({', '.join(words)})"
+    return text("with_setting", name=row["model"], setting=", ".join(words))
 
 
 def variant(row: Row | pd.Series, text: Texts) -> list[str]:

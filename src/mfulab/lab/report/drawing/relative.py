@@ -132,7 +132,7 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
     words = [text.name("mode", row["mode"]), text.name(axis, row[axis]), *_sizes(row, text)]
     if rows["machine"].nunique() > 1:
         words.append(row["machine"])
-    return f"{row['model']} ({', '.join(words)})"
+    return text("with_setting", name=row["model"], setting=", ".join(words))
 
 
 def _sizes(row: pd.Series, text: Texts) -> list[str]:
@@ -216,10 +216,21 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
 
 
 def _write_factors(axes: Axes, here: pd.DataFrame) -> None:
-    """Writes each speedup above its mark."""
-    anchor = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": SMALL}
-    for speedup, place in zip(here["speedup"], here["place"], strict=True):
-        axes.annotate(f"{significant(speedup)}×", (speedup, place), (0, 6), **anchor)
+    """Writes each speedup beside its mark, on the side away from the nearest mark of its line."""
+    paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
+    anchor = {"textcoords": "offset points", "va": "center", "fontsize": SMALL, "bbox": paper}
+    for _, line in here.groupby("model"):
+        line = line.sort_values("speedup")
+        logs = np.log(line["speedup"])
+        before = logs.diff().fillna(np.inf)
+        after = -logs.diff(-1).fillna(-np.inf)
+        for (_, row), is_left in zip(line.iterrows(), after < before, strict=True):
+            offset, side, drawn = (6, "left", "drawn_high")
+            if is_left:
+                offset, side, drawn = (-6, "right", "drawn_low")
+            end = row["speedup"] if pd.isna(row[drawn]) else row[drawn]
+            words = f"{significant(row['speedup'])}×"
+            axes.annotate(words, (end, row["place"]), (offset, 0), ha=side, **anchor)
 
 
 def _order(rows: pd.DataFrame) -> list[str]:

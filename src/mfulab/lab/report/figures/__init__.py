@@ -211,8 +211,12 @@ def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
 
 def left_out(name: str, rows: DataFrame, text: Texts) -> str:
     """Text on the drawn runs that a figure's sentence leaves out; empty if it is about all."""
-    chosen = selection.of_module(modules()[name], rows)
-    return selection.left_out_words(chosen, text)
+    module = modules()[name]
+    chosen = selection.of_module(module, rows)
+    named = 0
+    if hasattr(module, "named_in_doubt"):
+        named = module.named_in_doubt(chosen.told)
+    return selection.left_out_words(chosen, text, named)
 
 
 def selected(name: str, rows: DataFrame, text: Texts) -> str:

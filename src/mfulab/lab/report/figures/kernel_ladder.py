@@ -80,8 +80,7 @@ def _of_tallest_formats(square: DataFrame) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the lowest and highest rung in the format with most rungs, on the highest in
     another, and on rungs out of order."""
-    here = selection.largest(rows, LADDER).sort_values(SHARE)
-    here = preferred(here, here["family"] != "library")  # a library is the reference, not a rung
+    here = _told(rows)
     low = here.iloc[0]
     high = here.iloc[-1]
     values = {
@@ -90,7 +89,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     }
     key = "finding_one"
     if claims.differs(low, high, SHARE):
-        key = "finding_outside" if high["outside"] else "finding"
+        key = "finding_outside" if named_in_doubt(rows) else "finding"
     sentences = [text(key, low=low, high=high, **values)]
     beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]
     for _, row in beside[beside["precision"] != high["precision"]].nlargest(1, SHARE).iterrows():
@@ -105,6 +104,19 @@ def finding(rows: DataFrame, text: Texts) -> str:
         names = {"rung": rung["kernel"], "below": below["kernel"]}
         sentences.append(text("out_of_order", **names, because=because))
     return " ".join(sentences)
+
+
+def named_in_doubt(rows: DataFrame) -> int:
+    """Number of rungs left out for doubt that the sentence on these rows names all the same."""
+    here = _told(rows)
+    differ = claims.differs(here.iloc[0], here.iloc[-1], SHARE)
+    return int(differ and here["outside"].iloc[-1] != "")
+
+
+def _told(rows: DataFrame) -> DataFrame:
+    """Rungs of the format with most of them, the slowest first."""
+    here = selection.largest(rows, LADDER).sort_values(SHARE)
+    return preferred(here, here["family"] != "library")  # a library is the reference, not a rung
 
 
 def _reasons(below: Series, rung: Series, text: Texts) -> list[str]:

@@ -97,7 +97,7 @@ WORDS = (
     *("difference", "points", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
     *("phases_differ",),
-    *("side_by_side", "verdict"),
+    *("side_by_side", "verdict", "percent_sign"),
 )
 TIMES = ("time_s", "samples_per_s")  # compared first of two runs side by side
 # Words of the tables of a trace's operators and modules, and of its time.
@@ -676,10 +676,8 @@ def _comparison(folder: Path, text: Texts) -> Record:
             "verdict": row["verdict"],
             "word": text.name("compared", row["verdict"]),
             "because": verdicts.message(row["because"], text.language),
-            "ratio": compare.change(row["ratio"]),
-            "bounds": " … ".join(
-                compare.change(row[name]) for name in ("ratio_low", "ratio_high") if row[name] > 0
-            ),
+            "ratio": text.written(compare.change(row["ratio"])),
+            "bounds": text.written(_bounds(row)),
             **{name: quantity(row[f"{name}_s"], "s") for name in ("old", "new")},
         }
         for _, row in rows[rows["ratio"] > 0].head(COMPARED).iterrows()
@@ -692,6 +690,12 @@ def _comparison(folder: Path, text: Texts) -> Record:
     folders = list(filter(None, rows[["old", "new"]].iloc[0]))
     says = text("compared", count=len(rows), counts=counted)
     return {"says": says, "folders": folders, "lines": lines, "others": without}
+
+
+def _bounds(row: pd.Series) -> str:
+    """Both ends of the interval of a run's change."""
+    ends = [row[name] for name in ("ratio_low", "ratio_high") if row[name] > 0]
+    return " … ".join(map(compare.change, ends))
 
 
 def _environment(tables: frames.Tables, text: Texts) -> Record:

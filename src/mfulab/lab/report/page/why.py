@@ -629,7 +629,7 @@ def _size(batch: Batch, text: Texts) -> str:
     if batch.rising:
         size += " ↑"
     if batch.is_doubtful:
-        size += f" ({text('doubtful')})"
+        return text("with_setting", name=size, setting=text("doubtful"))
     return size
 
 
@@ -646,9 +646,7 @@ def _distinguishing(row: Row, rows: pd.DataFrame, text: Texts) -> list[str]:
 
 
 def _with_setting(name: str, setting: list[str]) -> str:
-    if setting:
-        return f"{name} ({', '.join(setting)})"
-    return name
+    return ", ".join([name, *setting])
 
 
 def _batch_says(recommended: list[Batch], text: Texts) -> str:

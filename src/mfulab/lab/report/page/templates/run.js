@@ -10,7 +10,7 @@ function shown(value, column = "") {
   const digits = (number, most = 4) => String(Number(number.toPrecision(most))).replace(/^-/, "−");
   const [, unit, times = 1] = UNIT_OF.find(([ending]) => ending.test(column)) ?? [];
   const size = Math.abs(value * times);
-  if (unit === "%") return `${size && size < 1e-3 ? "< 0.001" : digits(value)} %`;
+  if (unit === "%") return `${size && size < 1e-3 ? "< 0.001" : digits(value)}${words.percent_sign}`;
   const bare = unit === undefined ? size < 1e6 : unit === "" && size < 1; // 0.645 samples per second are no "645 m"
   if (bare && (size >= 1e-3 || !size)) return digits(value, Number.isInteger(value) ? 7 : 4);
   const [factor, prefix] = size ? SI.find(([each]) => size >= each * 0.9999) ?? SI.at(-1) : [1, ""];
