@@ -45,6 +45,7 @@ Look: TypeAlias = dict[str, Any]  # options of `kinds`, seaborn and Matplotlib
 LEGEND: Look = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4}
 # Lines of values to compare with.
 LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}
+PAPER_BEHIND: Look = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}  # box of a text on lines
 Dash: TypeAlias = str | tuple[float, ...]
 WHEN = ("started_at", "commit")  # columns in the provenance
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
@@ -130,6 +131,14 @@ def shapes(values: Iterable[str]) -> dict[str, str]:
         value: MARKERS[index // len(PALETTE) % len(MARKERS)]
         for index, value in enumerate(dict.fromkeys(values))
     }
+
+
+def hued(column: str, palette: Mapping[Any, str], markers: Mapping[Any, str] | None = None) -> Look:
+    """Options of marks that have the colour, and the shape if given, of their value of a column."""
+    look: Look = {"hue": column, "palette": palette}
+    if markers:
+        look |= {"style": column, "markers": markers}
+    return look
 
 
 def blank(title: str, footer: str) -> Figure:
@@ -326,6 +335,14 @@ def dot(color: str, label: str, marker: str = "o", **look: Any) -> Line2D:
     return Line2D(
         [], [], color=color, label=label, marker=marker, linestyle="", markeredgewidth=2, **look
     )
+
+
+def beside(
+    axes: Axes, words: str, point: tuple[float, float], distance: float, **look: Any
+) -> None:
+    """Writes words at the right of a point, `distance` points from it."""
+    usual: Look = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+    axes.annotate(words, point, (distance, 0), **usual | look)
 
 
 def dots(
