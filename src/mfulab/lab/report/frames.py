@@ -246,6 +246,16 @@ def preferred(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
     return rows
 
 
+def highest(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Returns the row with the highest value of a column, the first of several."""
+    return rows.loc[rows[column].idxmax()]
+
+
+def lowest(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Returns the row with the lowest value of a column, the first of several."""
+    return rows.loc[rows[column].idxmin()]
+
+
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
     """True where the intervals of two times do not overlap. A time without an interval has the
     usual one of its machine. `ratio` is the first time ÷ the second for equal work."""

@@ -272,7 +272,6 @@ def _panels(
     panels = style.facets(
         figure,
         rows,
-        text,
         "mode",
         titles,
         x=style.wrapped(text("speedup"), WIDTH // len(titles)),

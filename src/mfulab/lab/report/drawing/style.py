@@ -94,6 +94,11 @@ def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
     return list(dict.fromkeys(ordered["machine"]))[:most]
 
 
+def of_machines(rows: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Rows of the first `most` machines."""
+    return rows[rows["machine"].isin(machines(rows, most))]
+
+
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
     """Modes that occur, each with its name, in the same order in all figures."""
     usual = dict.fromkeys(get_args(WorkloadConfig.model_fields["mode"].annotation))
@@ -213,7 +218,6 @@ def by_machine(
 def facets(
     figure: Figure,
     rows: pd.DataFrame,
-    text: Texts,
     case: str,
     cases: Mapping[Any, str] | int,
     **shared: Any,

@@ -17,7 +17,7 @@ KERNELS = {"cpu": "cpu_kernel", "gpu": "gpu_kernel"}  # lines of a side's kernel
 LINES = (*SIDES, *KERNELS.values())
 DOUBTFUL = {"wins": "wins_doubtful", "never": "never_doubtful"}  # texts without numbers
 COLORS = dict(zip(LINES, style.PALETTE, strict=False))
-COPIES = [part for part in transfers.PARTS if part != "time_s"]
+COPIES = [part for part in transfers.TIMES if part != "time_s"]
 
 
 def rows(tables: Tables) -> DataFrame:

@@ -230,7 +230,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     rows = rows.assign(place=rows["name"].map(order.index))
     titles = _titles(rows, text)
     named = 0
-    panels = style.facets(figure, rows, text, "model", titles, sharey=True)
+    panels = style.facets(figure, rows, "model", titles, sharey=True)
     for axes, here in panels:
         bytes_a_unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
         _bars_and_peaks(axes, here, colors, order, bytes_a_unit)

@@ -69,7 +69,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     # Machines have scales of their own, as their times may differ by large factors.
     longest = shown.groupby("machine")["relative"].max()
     for axes, here in style.facets(
-        figure, shown, text, "batch_size", batches, y=text("time"), sharey="row"
+        figure, shown, "batch_size", batches, y=text("time"), sharey="row"
     ):
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
         tooltip = ("pruned_share", "relative", "time_s")

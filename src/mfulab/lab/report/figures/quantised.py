@@ -78,7 +78,7 @@ def _case(row: Series, text: Texts) -> dict[str, object]:
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Keeps two machines, sorts rows by scheme, and adds labels of cases, schemes and bars."""
-    rows = rows[rows["machine"].isin(style.machines(rows, 2))]
+    rows = style.of_machines(rows, 2)
     rows = rows.sort_values("quantisation", key=lambda name: name.map(ORDER_OF_SCHEMES.index))
     schemes = {}
     for scheme, here in rows.groupby("quantisation", sort=False):

@@ -453,14 +453,15 @@ def _advice(row: Row, steps: pd.DataFrame, is_read: bool, text: Texts) -> str:
 def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
     """Sentence on the best of the runs that differ from `row` only in what its command sweeps;
     empty if there are none without doubt."""
-    axis, values = three_lines.tried_axis(row)
+    axis, tried = three_lines.tried_axis(row)
     if axis not in AXES:
         return ""
     if axis == "execution" and row[axis] != three_lines.EAGER:  # the command sweeps eager anew
         return ""
+    wanted: list[object] = [row[axis], *tried]
     if axis == "batch_size":
-        values = list(map(number, values))
-    is_alike = steps[axis].isin([row[axis], *values])
+        wanted = [row[axis], *map(number, tried)]
+    is_alike = steps[axis].isin(wanted)
     is_alike &= _are_alike(steps, row, axis)
     if is_alike.sum() < 2:
         return ""
