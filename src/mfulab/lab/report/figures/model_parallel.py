@@ -115,8 +115,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 
 def _draw_idle(axes: Axes, pipelines: DataFrame, color: str, text: Texts) -> None:
     """Draws the idle share over micro-batches, and the bubble as a dashed line."""
-    tooltip = ("micro_batches", "idle_percent")
-    kinds.lines(axes, pipelines, *tooltip, *tooltip, color=color, marker="o")
+    kinds.lines(axes, pipelines, "micro_batches", "idle_percent", color=color, marker="o")
     axes.plot(pipelines["micro_batches"], pipelines["bubble_percent"], **style.LIMIT)
     ticks.doublings(axes, pipelines["micro_batches"])
     axes.set(ylim=(0, 100), xlabel=text("micro_batches"), ylabel="%")
