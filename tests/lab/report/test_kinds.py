@@ -6,7 +6,6 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
 from mfulab.lab.report.drawing import kinds, runs, style
 
 COLORS = {"warm": "#aa0000", "cold": "#0000aa"}
