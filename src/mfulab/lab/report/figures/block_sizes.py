@@ -1,7 +1,7 @@
 """Speed of one kernel over its thread blocks or tiles."""
 
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, significant
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC = "kernels"
@@ -40,7 +40,6 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     fastest = rows.sort_values("tflop_s", ascending=False).drop_duplicates(["block_x", "block_y"])
     table = fastest.pivot_table(index="block_y", columns="block_x", values="tflop_s") * 1e3
     axes = figure.subplots()
-    look = style.Look(small=12, cbar_kws={"label": "GFLOP/s"})
     kinds.cells(
         axes,
         table,
@@ -50,18 +49,14 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         "block_y",
         "tflop_s",
         "time_s",
-        **look,
+        small=12,
+        cbar_kws={"label": "GFLOP/s"},
     )
     axes.invert_yaxis()
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticklabels(
-            [label.get_text().removesuffix(".0") for label in axis.get_ticklabels()]
-        )
+        sides = [label.get_text().removesuffix(".0") for label in axis.get_ticklabels()]
+        axis.set_ticklabels(sides)
     first = rows.iloc[0]
-    where = (
-        first["kernel"],
-        first["size"],
-        text.name("precision", first["precision"]),
-        first["machine"],
-    )
-    axes.set(title=" · ".join(where), xlabel=text("block_x"), ylabel=text("block_y"))
+    precision = text.name("precision", first["precision"])
+    title = " · ".join([first["kernel"], first["size"], precision, first["machine"]])
+    axes.set(title=title, xlabel=text("block_x"), ylabel=text("block_y"))

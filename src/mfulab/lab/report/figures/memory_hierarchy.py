@@ -23,7 +23,7 @@ REASONS = selection.TOGETHER
 ORDERS = get_args(Pattern)
 KIB = 1024
 # Patterns of GPUs look like those of files, which never occur with them.
-COLORS = style.colors(ORDERS[:8]) | dict(zip(ORDERS[8:], style.PALETTE[-2:], strict=True))
+COLORS = dict(zip(ORDERS, (*style.PALETTE, *style.PALETTE[-2:]), strict=True))
 MARKERS = dict(zip(ORDERS, (*style.MARKERS, *style.MARKERS[-2:]), strict=True))
 
 
