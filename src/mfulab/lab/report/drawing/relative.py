@@ -118,8 +118,8 @@ def _is_sound(paired: pd.DataFrame) -> pd.Series:
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     """Sentences on the largest and smallest speedup, on pairs that may not be ranked, and on
     impossible speedups."""
-    best = rows.loc[rows["speedup"].idxmax()]
-    worst = rows.loc[rows["speedup"].idxmin()]
+    best = frames.highest(rows, "speedup")
+    worst = frames.lowest(rows, "speedup")
     key = "finding"
     if best["speedup"] == worst["speedup"]:
         key = "finding_one"

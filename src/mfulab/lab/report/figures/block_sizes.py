@@ -2,7 +2,7 @@
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, significant
-from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, highest, lowest, ok, with_machine
 
 TOPIC = "kernels"
 ORDER = 3
@@ -26,8 +26,8 @@ def rows(tables: Tables) -> DataFrame:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the best and the worst block size."""
-    best = rows.loc[rows["tflop_s"].idxmax()]
-    worst = rows.loc[rows["tflop_s"].idxmin()]
+    best = highest(rows, "tflop_s")
+    worst = lowest(rows, "tflop_s")
     factor = best["tflop_s"] / worst["tflop_s"]
     key = "finding_one"
     if claims.differs(worst, best, "tflop_s"):

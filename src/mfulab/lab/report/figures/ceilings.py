@@ -9,6 +9,7 @@ from mfulab.lab.report.frames import (
     DataFrame,
     Series,
     Tables,
+    highest,
     ok,
     with_machine,
 )
@@ -27,7 +28,7 @@ def rows(tables: Tables) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the fastest format, on those that could be as fast, and why a CPU may exceed its
     computed peak."""
-    best = rows.loc[rows["measured_tflop_s"].idxmax()]
+    best = highest(rows, "measured_tflop_s")
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
     key = "finding_unknown"
     if share == share:

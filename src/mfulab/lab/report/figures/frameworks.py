@@ -53,7 +53,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     sentences = _compared(rows, text)
     if rows["compile_s"].notna().any():
         longest = highest(rows, "compile_s")
-        name = text(longest["execution"])
+        name = text(longest.execution)
         sentences.append(text("compiled", name=name, time=longest["compile_s"]))
     return " ".join([*sentences, *_losses(rows, text)])
 
@@ -77,8 +77,8 @@ def _compared(rows: DataFrame, text: Texts) -> list[str]:
         key = "finding_alike"
     else:
         key = "finding_one"
-    fast_name = text(fast["execution"])
-    slow_name = text(slow["execution"])
+    fast_name = text(fast.execution)
+    slow_name = text(slow.execution)
     sentences = [text(key, row=fast, longer=slow["time_s"], fast=fast_name, slow=slow_name)]
     if not ranked:
         return sentences

@@ -39,7 +39,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "finding_alike"
     if fastest["apart"]:
         key = "finding"
-    name = text(fastest["model"])
+    name = text(fastest.model)
     sentences = [text(key, row=fastest, name=name, factor=1 / fastest["factor"])]
     is_compiled = (rows["model"] == BY_HAND) & (rows["execution"] == "compile")
     faster = rows[is_compiled & rows["apart"] & (rows["factor"] < 1)]

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent
-from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, highest, lowest, ok, with_machine
 
 TOPIC = "kernels"
 ORDER = 2
@@ -74,8 +74,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the worst and the best shape, for the fastest implementation."""
     fastest = rows.groupby("kernel")[SHARE].max().idxmax()
     here = rows[rows["kernel"] == fastest]
-    best = here.loc[here[SHARE].idxmax()]
-    worst = here.loc[here[SHARE].idxmin()]
+    best = highest(here, SHARE)
+    worst = lowest(here, SHARE)
     key = "finding_one"
     if claims.differs(worst, best, SHARE):
         key = "finding"

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style, ticks
-from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, one_each, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, lowest, ok, one_each, with_machine
 
 TOPIC = "training"
 ORDER = 11
@@ -41,7 +41,8 @@ def _by_times(split: DataFrame) -> DataFrame:
 
 def name(row: Series, text: Texts) -> str:
     """Name of a split; for a pipeline, with its micro-batches."""
-    return text(row["split"], row=row)
+    way = row["split"]
+    return text(way, row=row)
 
 
 def _pipelines(rows: DataFrame) -> DataFrame:
@@ -64,7 +65,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if len(pipelines) < 2:
         return ""
     first = pipelines.iloc[0]
-    best = pipelines.loc[pipelines["idle_percent"].idxmin()]
+    best = lowest(pipelines, "idle_percent")
     sentences = [text("finding", first=first, best=best)]
     if first["share_percent"] * first["ranks"] > 100 * UNEVEN:
         sentences.append(text("uneven", first=first))

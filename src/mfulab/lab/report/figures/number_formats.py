@@ -5,7 +5,7 @@ from matplotlib.ticker import NullFormatter
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok
+from mfulab.lab.report.frames import DataFrame, Tables, highest, ok
 
 TOPIC = "precision"
 ORDER = 3
@@ -33,7 +33,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     error."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
     if len(summed):
-        return text("finding", worst=summed.loc[summed["naive_sum_error"].idxmax()])
+        return text("finding", worst=highest(summed, "naive_sum_error"))
     low = rows.iloc[0]
     high = rows.iloc[-1]
     key = "finding_one"

@@ -97,7 +97,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
         axes.plot([least / 1.3, spread, spread], [share, share, 0], **style.LIMIT)
         words = text("within", share=share, spread=spread)
         axes.annotate(words, (spread, share), (-8, 4), ha="right", fontsize=11, **OFFSET)
-    worst = here.loc[here["spread_percent"].idxmax()]
+    worst = highest(here, "spread_percent")
     place = (worst["shown"], worst["share"])
     axes.annotate(worst["what"], place, (0, 8), ha="right", fontsize=9, **OFFSET)
     ticks.doublings(axes, DOUBLINGS)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from mfulab.core.language.quantities import significant
 from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, quantity, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, highest, preferred, with_machine
 
 TOPIC = "kernels"
 ORDER = 5
@@ -54,7 +54,7 @@ def naive(rows: DataFrame) -> Series:
     timed = rows[rows["time_s"].notna()]
     own = preferred(timed, timed["kernel"].isin(CORRECTED))
     plain = preferred(own, own["kernel"].isin(["numba_cuda_seminar", "numba_cpu_seminar"]))
-    return plain.loc[plain["first_calls_mean_s"].idxmax()]
+    return highest(plain, "first_calls_mean_s")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

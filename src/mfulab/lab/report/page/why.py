@@ -471,7 +471,7 @@ def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
         pairs = pairs[pairs[trust.REACH] == 1]
     if pairs.empty:
         return ""
-    best = pairs.loc[pairs["speedup"].idxmax()]
+    best = frames.highest(pairs, "speedup")
     setting = _setting(axis, best[axis], text)
     if best["speedup_low"] <= 1 <= best["speedup_high"]:
         return text("gain_unsure", setting=setting)
@@ -791,7 +791,7 @@ def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
     if len(loaders):
         loaders = loaders[loaders["apart"] & ~trust.unsure(loaders)]
     if len(loaders):
-        slowest = loaders.loc[loaders["kept"].idxmin()]
+        slowest = frames.lowest(loaders, "kept")
         if slowest["kept"] < 100 - WAITING:
             sentences.append(text("loader_costs", row=slowest))
     return " ".join(sentences)
@@ -804,7 +804,7 @@ def _waits(fed: pd.DataFrame, text: Texts) -> str:
     could_wait = fed[ends["high"] >= WAITING]
     shared: Record = {"total": len(fed), "limit": f"{WAITING:g}"}
     if len(waiting):
-        longest = waiting.loc[waiting["input_wait_percent"].idxmax()]
+        longest = frames.highest(waiting, "input_wait_percent")
         return text("loader_yes", count=len(waiting), row=longest, **shared)
     if len(could_wait):
         return text("loader_unclear", count=len(could_wait), **shared)
