@@ -173,7 +173,11 @@ def ordered(column: str, group: Sequence[str]) -> Rule:
     def held(rows: pd.DataFrame) -> pd.Series:
         by_rank = rows.sort_values(column)
         ends = ends_of(by_rank, column)
-        groups = by_rank.groupby(list(group), dropna=False, sort=False).ngroup()
+        groups = by_rank.groupby(
+            list(group),
+            dropna=False,
+            sort=False,
+        ).ngroup()
         next_low = ends["low"].groupby(groups).shift(-1, fill_value=np.inf)
         # The last row of a group has no next one, the first no previous one.
         is_last = groups.groupby(groups).cumcount(ascending=False) == 0

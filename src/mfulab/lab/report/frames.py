@@ -333,7 +333,11 @@ def against(
         if name in base and name in rows:
             judged.append(name)
     partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *judged, *columns]]
-    paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
+    paired = rows.merge(
+        partners,
+        on=[*keys],
+        suffixes=("", suffix),
+    )
     paired = with_doubts_of_both(paired, judged, suffix)
     factor = paired["time_s"] / paired[f"time_s{suffix}"]
     return paired.assign(apart=apart(paired, suffix=suffix), factor=factor)
@@ -364,7 +368,11 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     on = ["hardware", "recorded"]
     known = _known_machines(tables["environment"])
     first_rows = rows.drop_duplicates(on)  # few
-    columns: dict[str, list[str]] = {"machine": [], "machine_name": [], "device": []}
+    columns: dict[str, list[str]] = {
+        "machine": [],
+        "machine_name": [],
+        "device": [],
+    }
     for row, machine in zip(first_rows[on].itertuples(), _machines(first_rows), strict=True):
         name, device = known.get((row.hardware, row.recorded), ("", ""))
         if not machine.is_read:

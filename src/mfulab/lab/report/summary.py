@@ -43,7 +43,12 @@ def table(
     left = max(20, width - sum(NUMBERS.values()) - 2 * len(NUMBERS))  # columns are two blanks apart
     shown.add_column(title, overflow="ellipsis", no_wrap=True, max_width=left)
     for name, least in NUMBERS.items():
-        shown.add_column(text(name), justify="right", no_wrap=True, min_width=least)
+        shown.add_column(
+            text(name),
+            justify="right",
+            no_wrap=True,
+            min_width=least,
+        )
     lines = []
     for _, row in steps.iterrows():
         lines.append((row, row["mfu_percent"]))
@@ -175,7 +180,14 @@ def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") 
     if not any((tables / f"{name}.csv").is_file() for name in TABLES):
         if as_json:
             say_json(unanswered("", Said("no_row")).line({}))
-        console.print(text("nothing", folder=tables, command=measures()), soft_wrap=True)
+        console.print(
+            text(
+                "nothing",
+                folder=tables,
+                command=measures(),
+            ),
+            soft_wrap=True,
+        )
         return 1
     read, problems = frames.read(tables)
     if as_json:

@@ -93,7 +93,12 @@ def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
     reach = pd.Series(1.0, rows.index)
     reach = reach.mask(doubtful, OFF)
     reach = reach.mask(contradicts, math.inf)
-    return rows.assign(doubts=doubts, doubtful=doubtful, impossible=is_impossible, reach=reach)
+    return rows.assign(
+        doubts=doubts,
+        doubtful=doubtful,
+        impossible=is_impossible,
+        reach=reach,
+    )
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
@@ -190,7 +195,14 @@ def _exceeded_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
     found = []
     for row in exceeded.itertuples():
         runs = (row.raised_by,)
-        found.append(Doubt(row.ceiling, runs, worst=row.share, machine=row.machine))
+        found.append(
+            Doubt(
+                row.ceiling,
+                runs,
+                worst=row.share,
+                machine=row.machine,
+            )
+        )
     return found
 
 
@@ -202,7 +214,14 @@ def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["computed_tflop_s"])
     found = []
     for row in rows[_is_far(rows)].drop_duplicates("ceiling").itertuples():
-        found.append(Doubt(row.ceiling, (row.run,), worst=row.share, is_far=True))
+        found.append(
+            Doubt(
+                row.ceiling,
+                (row.run,),
+                worst=row.share,
+                is_far=True,
+            )
+        )
     return found
 
 
@@ -428,7 +447,12 @@ def failed(tables: frames.Tables, language: str = "en") -> str:
     text = Texts(language, "trust")
     first = rows.iloc[0]
     message = verdicts.message(first["message"], language)
-    return text("failed", count=len(rows), run=_named(first["run"], text), message=message)
+    return text(
+        "failed",
+        count=len(rows),
+        run=_named(first["run"], text),
+        message=message,
+    )
 
 
 def _failed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -442,7 +466,12 @@ def _line(doubt: Doubt, text: Texts) -> str:
     if doubt.is_far:
         return text("ceiling_is_far", precision=doubt.key, share=percent(doubt.worst))
     if doubt.worst:
-        return text("low_ceiling", precision=doubt.key, share=percent(doubt.worst), run=run)
+        return text(
+            "low_ceiling",
+            precision=doubt.key,
+            share=percent(doubt.worst),
+            run=run,
+        )
     return text(doubt.key, count=len(doubt.runs), run=run)
 
 

@@ -55,7 +55,14 @@ def points(
         "rasterized": len(rows) > style.MANY,
     }
     with _unlabelled(axes):
-        sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
+        sns.scatterplot(
+            rows,
+            x=x,
+            y=y,
+            legend=False,
+            ax=axes,
+            **usual | look,
+        )
     runs.mark(axes.collections[-1], rows, *(tooltip or (x, y)))
     if ends:
         _draw_intervals(axes, rows, x, y, x_interval, y_interval, look)
@@ -77,7 +84,14 @@ def _draw_intervals(
     if y_interval:
         reach["yerr"] = _reach(rows, y, *y_interval)
     ink = rows[look["hue"]].map(look["palette"]).tolist()
-    axes.errorbar(rows[x], rows[y], **reach, fmt="none", ecolor=ink, elinewidth=1.3)
+    axes.errorbar(
+        rows[x],
+        rows[y],
+        **reach,
+        fmt="none",
+        ecolor=ink,
+        elinewidth=1.3,
+    )
 
 
 def _reach(rows: DataFrame, column: str, low: str, high: str) -> list[Series]:
@@ -186,10 +200,18 @@ def _lanes(
         look["order"] = list(map(str, range(len(rows))))
         lanes[LANES] = look["order"]
     lanes = lanes.dropna(subset=[value])
-    lanes = lanes.sort_values(LANES, key=lambda lane: lane.map(look["order"].index), kind="stable")
+    lanes = lanes.sort_values(
+        LANES,
+        key=lambda lane: lane.map(look["order"].index),
+        kind="stable",
+    )
     if "hue" in look:
         hues = look["hue_order"] = [*look["palette"]]
-        lanes = lanes.sort_values(look["hue"], key=lambda hue: hue.map(hues.index), kind="stable")
+        lanes = lanes.sort_values(
+            look["hue"],
+            key=lambda hue: hue.map(hues.index),
+            kind="stable",
+        )
     return lanes, names
 
 
@@ -220,7 +242,14 @@ def _label_ends(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsize
             right = bar.get_x() + bar.get_width()
             middle = bar.get_y() + bar.get_height() / 2
             end = (right, middle)
-            style.beside(axes, label, end, 5, fontsize=fontsize, bbox=style.PAPER_BEHIND)
+            style.beside(
+                axes,
+                label,
+                end,
+                5,
+                fontsize=fontsize,
+                bbox=style.PAPER_BEHIND,
+            )
 
 
 def stacks(

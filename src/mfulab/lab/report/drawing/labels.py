@@ -59,7 +59,16 @@ def at_line_ends(
     """Names lines in the right margin, in order and without overlap. Their last points are at `x`
     and `y`. Use it with `later`."""
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
-    ends = sorted(zip(x, y, names, colors, strict=True), key=lambda end: end[1])
+    ends = sorted(
+        zip(
+            x,
+            y,
+            names,
+            colors,
+            strict=True,
+        ),
+        key=lambda end: end[1],
+    )
     size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / LEADING))
     most = int(room / (SMALLEST * LEADING + GAP))
     ends = ends[-most:]
@@ -161,7 +170,13 @@ def beside_points(
         label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
         center = axes.transData.transform((x, y))
         extent = label.get_window_extent(renderer).size + 2 * GAP * scale
-        free = _free(center, extent, inside, np.vstack([*taken, crossed]), scale)
+        free = _free(
+            center,
+            extent,
+            inside,
+            np.vstack([*taken, crossed]),
+            scale,
+        )
         if free is None:
             label.remove()
             continue

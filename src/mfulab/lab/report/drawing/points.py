@@ -94,4 +94,11 @@ def name_highest(axes: Axes, rows: DataFrame, x: str, y: str) -> None:
     kept_clear = rows.head(KEPT_CLEAR)
     others = kept_clear[[x, y]].itertuples(index=False, name=None)
     radius = np.sqrt(_area(kept_clear).to_numpy() / 2)  # of a diamond, the widest shape
-    labels.later(labels.beside_points, axes, list(named), list(others), lines, radius)
+    labels.later(
+        labels.beside_points,
+        axes,
+        list(named),
+        list(others),
+        lines,
+        radius,
+    )

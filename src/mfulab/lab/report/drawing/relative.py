@@ -66,7 +66,11 @@ def _paired(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     is_base = runs[axis] == baseline
     partners = runs[is_base].drop_duplicates(keys)
     partners = partners[[*keys, *known, *judged]]
-    paired = runs[~is_base].merge(partners, on=keys, suffixes=("", "_base"))
+    paired = runs[~is_base].merge(
+        partners,
+        on=keys,
+        suffixes=("", "_base"),
+    )
     return frames.with_doubts_of_both(paired, judged, "_base")
 
 
@@ -151,7 +155,13 @@ def _beyond_possible(rows: pd.DataFrame, text: Texts) -> list[str]:
     key = "beyond"
     if row["mfu_percent"] > row["mfu_percent_base"]:
         key = "further"
-    return [text(key, run=_named(row, rows, "precision", text), row=row)]
+    return [
+        text(
+            key,
+            run=_named(row, rows, "precision", text),
+            row=row,
+        )
+    ]
 
 
 def _gain(row: pd.Series, text: Texts) -> str:
@@ -195,10 +205,22 @@ def _at_other_lengths(best: pd.Series, rows: pd.DataFrame, axis: str, text: Text
     others = []
     for _, row in same.sort_values("speedup").iterrows():
         setting = ", ".join(_sizes(row, text))
-        others.append(text("at_length", times=significant(row["speedup"]), setting=setting))
+        others.append(
+            text(
+                "at_length",
+                times=significant(row["speedup"]),
+                setting=setting,
+            )
+        )
     if not others:
         return []
-    return [text("at_other_lengths", model=best["model"], others="; ".join(others))]
+    return [
+        text(
+            "at_other_lengths",
+            model=best["model"],
+            others="; ".join(others),
+        )
+    ]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
@@ -230,7 +252,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
         if len(machines) == 1:
             size = min(11, NAMES_HEIGHT / len(order))
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
-        heights = kinds.lanes(axes, here, "model", order, axis, hues, apart, fontsize=size)
+        heights = kinds.lanes(
+            axes,
+            here,
+            "model",
+            order,
+            axis,
+            hues,
+            apart,
+            fontsize=size,
+        )
         here = here.assign(place=heights)
         kinds.points(axes, here, "speedup", "place", "speedup", "samples_per_s", **look)
         if len(rows) <= MOST_LABELLED:

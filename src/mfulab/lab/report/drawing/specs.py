@@ -11,7 +11,12 @@ from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, poin
 from mfulab.lab.report.frames import DataFrame, Series
 
 Colors: TypeAlias = Mapping[Any, str]
-MANY_DOTS: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
+MANY_DOTS: style.Look = {
+    "alpha": 0.75,
+    "s": 36,
+    "edgecolor": style.PAPER,
+    "linewidth": 0.5,
+}
 ROOM = 1.3  # length of an x axis ÷ longest bar; labels after the bars need the rest
 
 
@@ -121,7 +126,14 @@ class Spec:
         cases: dict[str, str] | int = self.most
         if self.facet == "mode":
             cases = style.modes(rows, text)
-        return style.facets(figure, rows, self.facet, cases, lines=lines, **shared)
+        return style.facets(
+            figure,
+            rows,
+            self.facet,
+            cases,
+            lines=lines,
+            **shared,
+        )
 
     def labels(self, rows: DataFrame, across: int, text: Texts) -> dict[str, str]:
         """Labels of the axes of a figure with `across` panels beside each other."""
@@ -180,8 +192,19 @@ class Bars(Spec):
         order = None
         if self.alike:
             order = list(dict.fromkeys(rows[self.y]))
-        look = look | {"order": order, "words": self.words, "pale": self.pale}
-        kinds.bars(axes, here, self.x, self.y, *self.told, **look)
+        look = look | {
+            "order": order,
+            "words": self.words,
+            "pale": self.pale,
+        }
+        kinds.bars(
+            axes,
+            here,
+            self.x,
+            self.y,
+            *self.told,
+            **look,
+        )
         longest = max(here[self.x].max(), self.reference or 0)
         axes.set_xlim(0, self.room * longest)
 
@@ -207,9 +230,25 @@ class Dots(Spec):
         if self.small:
             size = {"fontsize": self.small}
         here = here[here[self.y].isin(order)]
-        heights = kinds.lanes(axes, here, self.y, order, self.hue, hues, self.apart, **size)
+        heights = kinds.lanes(
+            axes,
+            here,
+            self.y,
+            order,
+            self.hue,
+            hues,
+            self.apart,
+            **size,
+        )
         here = here.assign(place=heights)
-        kinds.points(axes, here, self.x, "place", *self.told, **look)
+        kinds.points(
+            axes,
+            here,
+            self.x,
+            "place",
+            *self.told,
+            **look,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,12 +262,31 @@ class Lines(Spec):
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the lines of a panel."""
-        kinds.lines(axes, here, self.x, self.y, *self.told, by=self.by, **look)
+        kinds.lines(
+            axes,
+            here,
+            self.x,
+            self.y,
+            *self.told,
+            by=self.by,
+            **look,
+        )
         if not self.named:
             return
-        last = here.groupby([*self.by], sort=False, dropna=False).tail(1)
+        last = here.groupby(
+            [*self.by],
+            sort=False,
+            dropna=False,
+        ).tail(1)
         inks = last[self.hue].map(look["palette"])
-        labels.later(labels.at_line_ends, axes, last[self.x], last[self.y], last[self.named], inks)
+        labels.later(
+            labels.at_line_ends,
+            axes,
+            last[self.x],
+            last[self.y],
+            last[self.named],
+            inks,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +297,14 @@ class Points(Spec):
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the points of a panel."""
-        kinds.points(axes, here, self.x, self.y, *self.told, **look)
+        kinds.points(
+            axes,
+            here,
+            self.x,
+            self.y,
+            *self.told,
+            **look,
+        )
         if self.named:
             places = here[[self.x, self.y, self.named]].itertuples(index=False, name=None)
             labels.later(labels.beside_points, axes, list(places))
@@ -252,7 +317,13 @@ class Runs(Spec):
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the runs of a panel."""
-        points.scatter(axes, here, self.x, self.y, look["palette"])
+        points.scatter(
+            axes,
+            here,
+            self.x,
+            self.y,
+            look["palette"],
+        )
         points.name_highest(axes, here, self.x, self.y)
 
 

@@ -50,7 +50,11 @@ PALE = 0.35  # opacity of differences within the intervals
 Look: TypeAlias = dict[str, Any]  # options of `kinds`, seaborn and Matplotlib
 LEGEND: Look = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4}
 # Lines of values to compare with.
-LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}
+LIMIT: Look = {
+    "color": MUTED,
+    "linewidth": 1,
+    "linestyle": (0, (4, 3)),
+}
 PAPER_BEHIND: Look = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}  # box of a text on lines
 Dash: TypeAlias = str | tuple[float, ...]
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
@@ -171,8 +175,24 @@ def blank(title: str, footer: str) -> Figure:
     figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
-    figure.text(0.015, 1, title, ha="left", va="top", fontsize=17, fontweight="bold", gid="title")
-    figure.text(0.015, 0, footer, fontsize=9, color=MUTED, gid="provenance")
+    figure.text(
+        0.015,
+        1,
+        title,
+        ha="left",
+        va="top",
+        fontsize=17,
+        fontweight="bold",
+        gid="title",
+    )
+    figure.text(
+        0.015,
+        0,
+        footer,
+        fontsize=9,
+        color=MUTED,
+        gid="provenance",
+    )
     arrange(figure)
     return figure
 
@@ -207,7 +227,12 @@ def panels(
     outer axes. `lines` sets the height."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
-    grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
+    grid = figure.subplots(
+        len(rows),
+        len(columns),
+        squeeze=False,
+        **shared,
+    )
     for axes, (row, column) in zip(grid.flat, product(rows, columns), strict=True):
         if column and len(rows) == 1:
             row = ""
@@ -348,7 +373,11 @@ def _slide_legend(figure: Figure, row: mpl_legend.Legend) -> int:
     lines = math.ceil(size * width / LEGEND_WIDTH)
     handles = row.legend_handles
     row.remove()
-    look = {**LEGEND, "fontsize": size, "ncols": -(-len(names) // lines)}
+    look = {
+        **LEGEND,
+        "fontsize": size,
+        "ncols": -(-len(names) // lines),
+    }
     figure.legend(handles=handles, labels=names, **look).set_in_layout(False)
     return lines
 
@@ -411,7 +440,13 @@ def line(color: str, label: str, dash: Dash = "") -> Line2D:
     linestyle: object = "-"
     if dash:
         linestyle = (0, dash)
-    return Line2D([], [], color=color, label=label, linestyle=linestyle)
+    return Line2D(
+        [],
+        [],
+        color=color,
+        label=label,
+        linestyle=linestyle,
+    )
 
 
 def within(differences: pd.Series, text: Texts) -> list[Line2D]:

@@ -143,7 +143,11 @@ def render(
 def failed(name: str, error: Exception, language: str = "en") -> Drawn:
     """Returns a figure with an error message, in place of one whose drawing raised, and prints the
     traceback. The page ignores it."""
-    say("".join(traceback.format_exception(error)), end="", file=sys.stderr)
+    say(
+        "".join(traceback.format_exception(error)),
+        end="",
+        file=sys.stderr,
+    )
     text = Texts(language, name)
     says = unmade(name, error, language)
     with style.theme():
@@ -159,7 +163,12 @@ def unmade(name: str, error: Exception, language: str) -> str:
     """Sentence that a figure cannot be drawn, with the exception that its code raised."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
     text = Texts(language, "page")
-    return text("figure_failed", title=Texts(language, name)("title"), name=name, said=reason)
+    return text(
+        "figure_failed",
+        title=Texts(language, name)("title"),
+        name=name,
+        said=reason,
+    )
 
 
 def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
@@ -274,7 +283,14 @@ def draw(
             text = terminal_texts("sweep")
             why = "; ".join(problem.in_words() for problem in problems)
             why = why or text("nothing_to_draw", folder=tables)
-            say(text("not_drawn", figure=name, why=why), file=sys.stderr)
+            say(
+                text(
+                    "not_drawn",
+                    figure=name,
+                    why=why,
+                ),
+                file=sys.stderr,
+            )
             return 1
     return 0
 

@@ -62,7 +62,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "finding_without"
     if here["share"].notna().all():
         key = "finding"
-    sentences = [text(key, short=here.iloc[0], long=longest)]
+    sentences = [
+        text(
+            key,
+            short=here.iloc[0],
+            long=longest,
+        )
+    ]
     last = here[here["sequence_length"] == longest["sequence_length"]].set_index("attention")
     if {"math", "flash"} <= set(last.index):
         sentences += _beside(last.loc["math"], last.loc["flash"], text)
@@ -81,7 +87,14 @@ def _beside(math: Series, flash: Series, text: Texts) -> list[str]:
         key = "faster"
     else:
         key = "equal"
-    sentences = [text(key, times=max(times, 1 / times), math=math, flash=flash)]
+    sentences = [
+        text(
+            key,
+            times=max(times, 1 / times),
+            math=math,
+            flash=flash,
+        )
+    ]
     if pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"]):
         sentences.append(text("peaks", math=math, flash=flash))
     return sentences
@@ -98,7 +111,15 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     for (left, middle, right), here in style.in_rows(figure, rows, titles, x=text("tokens")):
         measured = here[here["status"] == "ok"]
         shares = measured.drop_duplicates([*ALIKE, length])
-        kinds.lines(left, shares, length, "share", "share", by=ALIKE, color=style.MUTED)
+        kinds.lines(
+            left,
+            shares,
+            length,
+            "share",
+            "share",
+            by=ALIKE,
+            color=style.MUTED,
+        )
         kinds.lines(middle, measured, length, "memory_mib", "memory_bytes", **look)
         kinds.lines(right, measured, length, "mfu_percent", "mfu_percent", "time_s", **look)
         _mark_failed(middle, here[here["status"] == FAILED], colors)

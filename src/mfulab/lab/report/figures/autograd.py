@@ -53,7 +53,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
     ]
     if (rows["graph_bytes"] > 0).any():
         largest = highest(rows, "graph_bytes")
-        sentences.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
+        sentences.append(
+            text(
+                "leaks",
+                row=largest,
+                later=1000 * largest["graph_bytes"],
+            )
+        )
     return " ".join(sentences)
 
 
@@ -65,7 +71,13 @@ def _largest(rows: DataFrame, shares: Series, key: str, text: Texts) -> list[str
     share = shares.max()
     if share < LEAST:
         key = f"no_{key}"
-    return [text(key, row=rows.loc[shares.idxmax()], share=share)]
+    return [
+        text(
+            key,
+            row=rows.loc[shares.idxmax()],
+            share=share,
+        )
+    ]
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -73,7 +85,13 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     and peak memory."""
     cases = []
     for row in rows.itertuples():
-        cases.append(text("case", model=row.model, batch=int(row.batch_size)))
+        cases.append(
+            text(
+                "case",
+                model=row.model,
+                batch=int(row.batch_size),
+            )
+        )
     shown = rows.assign(case=cases, memory_mib=rows["memory_bytes"] / 2**20)
     by_size = shown.sort_values(["model", "batch_size"], kind="stable")
     order = list(by_size["case"].drop_duplicates())[::-1]
@@ -84,7 +102,15 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     look = style.hued("autograd", colors)
     titles = [text("times"), text("memory")]
     for (left, right), here in style.in_rows(figure, shown, titles, sharey=True, lines=lines):
-        place = kinds.lanes(left, here, "case", order, "autograd", [*colors], apart=0.18)
+        place = kinds.lanes(
+            left,
+            here,
+            "case",
+            order,
+            "autograd",
+            [*colors],
+            apart=0.18,
+        )
         here = here.assign(place=place)
         kinds.points(left, here, "relative", "place", "relative", "time_s", **look)
         kinds.points(right, here, "memory_mib", "place", "memory_bytes", **look)

@@ -59,4 +59,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     first = rows.iloc[0]
     precision = text.name("precision", first["precision"])
     title = " · ".join([first["kernel"], first["size"], precision, first["machine"]])
-    axes.set(title=title, xlabel=text("block_x"), ylabel=text("block_y"))
+    axes.set(
+        title=title,
+        xlabel=text("block_x"),
+        ylabel=text("block_y"),
+    )

@@ -84,7 +84,15 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     for way, start in STARTS.items():
         here = numbered.assign(start=start)
         color = COLORS[f"{way}_ms"]
-        kinds.bars(axes, here, "width", "name", f"{way}_flops", start="start", color=color)
+        kinds.bars(
+            axes,
+            here,
+            "width",
+            "name",
+            f"{way}_flops",
+            start="start",
+            color=color,
+        )
     for line, row in enumerate(rows.to_dict("records")):
         _name(axes, line, row, "forward", style.ON_DEEP)
         _name(axes, line, row, "backward", style.ON_PALE)
@@ -94,11 +102,33 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
             _write_saved(axes, line, row)
         if row["leaves"]:
             _arrow(axes, (BEHIND + 0.05, line), (BEHIND + 0.4, line))
-            axes.text(BEHIND + 0.5, line, _leaves(row["leaves"]), va="center", fontsize=8)
-    heads = {"forward": 0, "saved": WIDE + 1.1, "backward": APART, "gradients": BEHIND + 0.5}
+            axes.text(
+                BEHIND + 0.5,
+                line,
+                _leaves(row["leaves"]),
+                va="center",
+                fontsize=8,
+            )
+    heads = {
+        "forward": 0,
+        "saved": WIDE + 1.1,
+        "backward": APART,
+        "gradients": BEHIND + 0.5,
+    }
     for key, x in heads.items():
-        axes.text(x, -0.75, text(key), fontweight="bold", va="center")
-    axes.set(xlim=(-0.05, 10.6), ylim=(len(rows) - 0.5, -1), xticks=[], yticks=[])
+        axes.text(
+            x,
+            -0.75,
+            text(key),
+            fontweight="bold",
+            va="center",
+        )
+    axes.set(
+        xlim=(-0.05, 10.6),
+        ylim=(len(rows) - 0.5, -1),
+        xticks=[],
+        yticks=[],
+    )
     axes.set(xlabel="", ylabel="")
     # Not all of the axes is hidden: the page needs its background on narrow screens.
     axes.spines[:].set_visible(False)
@@ -110,7 +140,15 @@ def _name(axes: Axes, line: int, row: Row, way: str, ink: str) -> None:
     if row[f"{way}_flops"]:
         words = f"{words}\n{quantity(row[f'{way}_flops'], 'FLOP')}"
     x = STARTS[way] + WIDE / 2
-    axes.text(x, line, words, ha="center", va="center", color=ink, fontsize=9)
+    axes.text(
+        x,
+        line,
+        words,
+        ha="center",
+        va="center",
+        color=ink,
+        fontsize=9,
+    )
 
 
 def _lead_on(axes: Axes, line: int, row: Row) -> None:
@@ -119,7 +157,14 @@ def _lead_on(axes: Axes, line: int, row: Row) -> None:
     _arrow(axes, (x, line + 0.36), (x, line + 0.64))
     _arrow(axes, (APART + x, line + 0.64), (APART + x, line + 0.36))
     shape = _shape(row["shape"])
-    axes.text(x + 0.1, line + 0.5, shape, va="center", fontsize=8, color=style.MUTED)
+    axes.text(
+        x + 0.1,
+        line + 0.5,
+        shape,
+        va="center",
+        fontsize=8,
+        color=style.MUTED,
+    )
 
 
 def _write_saved(axes: Axes, line: int, row: Row) -> None:
@@ -131,11 +176,24 @@ def _write_saved(axes: Axes, line: int, row: Row) -> None:
             saved.append(name or _shape(shape))
     x = (WIDE + APART) / 2
     box = style.PAPER_BEHIND | {"pad": 1}
-    axes.text(x, line, "\n".join(saved), ha="center", va="center", fontsize=8, bbox=box)
+    axes.text(
+        x,
+        line,
+        "\n".join(saved),
+        ha="center",
+        va="center",
+        fontsize=8,
+        bbox=box,
+    )
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    look = {"arrowstyle": "->", "color": style.MUTED, "shrinkA": 0, "shrinkB": 0}
+    look = {
+        "arrowstyle": "->",
+        "color": style.MUTED,
+        "shrinkA": 0,
+        "shrinkB": 0,
+    }
     axes.annotate("", end, start, arrowprops=look)
 
 

@@ -47,7 +47,11 @@ def _way(row: Series, text: Texts) -> str:
     key = "way_alike"
     if row["apart"]:
         key = "way"
-    return text(key, name=text(row.model), factor=significant(row["factor"], 2))
+    return text(
+        key,
+        name=text(row.model),
+        factor=significant(row["factor"], 2),
+    )
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

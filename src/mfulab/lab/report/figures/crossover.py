@@ -64,7 +64,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
     size = won
     if size is None:
         size = shared[-1]
-    sentences = [_compared(cpu.loc[size], gpu.loc[size], won is not None, names, text)]
+    sentences = [
+        _compared(
+            cpu.loc[size],
+            gpu.loc[size],
+            won is not None,
+            names,
+            text,
+        )
+    ]
     if alone is not None and alone != won:
         sentences.append(text("kernel_wins", size=f"{alone:.0f}", gpu=names["gpu"]))
     return " ".join(sentences)
@@ -83,7 +91,12 @@ def _compared(
         return text("alike", **values)
     if trust.unsure(pd.DataFrame([on_cpu, on_gpu])).any():
         return text(DOUBTFUL[key], **values)
-    return text(key, **values, cpu_s=on_cpu["whole_s"], gpu_s=on_gpu["whole_s"])
+    return text(
+        key,
+        **values,
+        cpu_s=on_cpu["whole_s"],
+        gpu_s=on_gpu["whole_s"],
+    )
 
 
 def _is_below(gpu: DataFrame, cpu: DataFrame, column: str, sizes: pd.Index) -> Series:

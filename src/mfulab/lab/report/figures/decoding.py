@@ -55,7 +55,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
         key = "finding"
     else:
         key = "finding_alike"
-    sentences = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
+    sentences = [
+        text(
+            key,
+            small=small,
+            large=large,
+            slower=large["time_s"] / small["time_s"],
+        )
+    ]
     if large["key_value_cache_bytes"] >= 0:
         sentences.append(text("cache", large=large))
     prompts = rows[rows["mode"] == "prefill"].drop_duplicates(CONTEXT)
@@ -78,7 +85,14 @@ def _balance(decoded: DataFrame, text: Texts) -> list[str]:
     key = "experts"
     if row["expert_imbalance"] <= 1:
         key = "experts_even"
-    return [text(key, model=row["model"], batch=int(row["batch_size"]), times=times)]
+    return [
+        text(
+            key,
+            model=row["model"],
+            batch=int(row["batch_size"]),
+            times=times,
+        )
+    ]
 
 
 def reading(rows: DataFrame, text: Texts) -> str:
@@ -125,7 +139,11 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 
 def _name_lines(axes: Axes, here: DataFrame, with_context: bool, text: Texts) -> None:
     """Names each model's highest line at its end, with its context if there are several."""
-    ends = here.groupby(curves.KEYS, sort=False, dropna=False).tail(1)
+    ends = here.groupby(
+        curves.KEYS,
+        sort=False,
+        dropna=False,
+    ).tail(1)
     ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"]))
     ends = ends.sort_values("share")
     ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
@@ -133,4 +151,11 @@ def _name_lines(axes: Axes, here: DataFrame, with_context: bool, text: Texts) ->
     if with_context:
         names = [text("context", row=row) for _, row in ends.iterrows()]
     inks = [style.INK] * len(ends)
-    labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], names, inks)
+    labels.later(
+        labels.at_line_ends,
+        axes,
+        ends["batch_size"],
+        ends["share"],
+        names,
+        inks,
+    )

@@ -34,7 +34,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
         factor = max(gains)
         low, high = gains[factor]
         run = curves.named(high, text)
-        sentences.append(text("within", run=run, factor=factor, low=low, high=high))
+        sentences.append(
+            text(
+                "within",
+                run=run,
+                factor=factor,
+                low=low,
+                high=high,
+            )
+        )
     return " ".join(sentences)
 
 

@@ -80,7 +80,14 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     """Marks the median of each card, and sets limits."""
     middles = here.groupby("label")["relative"].median()
     for place, label in enumerate(_order(rows)):
-        axes.plot(middles[label], place, marker="|", markersize=20, color=style.INK, zorder=4)
+        axes.plot(
+            middles[label],
+            place,
+            marker="|",
+            markersize=20,
+            color=style.INK,
+            zorder=4,
+        )
     relative = rows["relative"]
     low = min(1 / NARROWEST, relative.min() ** REACH)
     high = max(NARROWEST, relative.max() ** REACH)

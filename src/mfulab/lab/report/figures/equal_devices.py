@@ -31,7 +31,11 @@ def rows(tables: Tables) -> DataFrame:
     timed = selection.pick(pd.concat(parts, ignore_index=True), "recorded")
     timed = timed[timed["hardware"].str.contains(OF, regex=False)]
     names = timed["hardware"].str.split(OF, n=1).str
-    timed = timed.assign(kind=names[0], who=names[-1], what=timed["run"].map(short))
+    timed = timed.assign(
+        kind=names[0],
+        who=names[-1],
+        what=timed["run"].map(short),
+    )
     alike = timed.groupby(["kind", "run"])
     times = alike["time_s"]
     timed = timed.assign(

@@ -74,7 +74,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "finding_alike"
     if is_slower or is_faster:
         key = "finding"
-    sentences = [text(key, large=large, small=small, flops=flops, time=time)]
+    sentences = [
+        text(
+            key,
+            large=large,
+            small=small,
+            flops=flops,
+            time=time,
+        )
+    ]
     sentences.append(_accuracy(rows, text))
     return " ".join(filter(None, sentences))
 
@@ -104,7 +112,14 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     for part in COLORS:
         share = rows[f"{part}_percent"]
         words = specs.shares(share, text)
-        parts.append(rows.assign(named=names, part=part, share=share, words=words))
+        parts.append(
+            rows.assign(
+                named=names,
+                part=part,
+                share=share,
+                words=words,
+            )
+        )
     return pd.concat(parts)
 
 

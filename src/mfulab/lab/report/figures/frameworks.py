@@ -79,7 +79,15 @@ def _compared(rows: DataFrame, text: Texts) -> list[str]:
         key = "finding_one"
     fast_name = text(fast.execution)
     slow_name = text(slow.execution)
-    sentences = [text(key, row=fast, longer=slow["time_s"], fast=fast_name, slow=slow_name)]
+    sentences = [
+        text(
+            key,
+            row=fast,
+            longer=slow["time_s"],
+            fast=fast_name,
+            slow=slow_name,
+        )
+    ]
     if not ranked:
         return sentences
     others = here.iloc[1:]
@@ -137,7 +145,12 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
             words.append(text("after", time=row.compile_s))
         behind.append("\n".join(words))
     names = rows["execution"].map(text)
-    return rows.assign(case=cases, name=names, time_ms=1e3 * rows["time_s"], behind=behind)
+    return rows.assign(
+        case=cases,
+        name=names,
+        time_ms=1e3 * rows["time_s"],
+        behind=behind,
+    )
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:

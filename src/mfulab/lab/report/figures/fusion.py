@@ -40,11 +40,24 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if fastest["apart"]:
         key = "finding"
     name = text(fastest.model)
-    sentences = [text(key, row=fastest, name=name, factor=1 / fastest["factor"])]
+    sentences = [
+        text(
+            key,
+            row=fastest,
+            name=name,
+            factor=1 / fastest["factor"],
+        )
+    ]
     is_compiled = (rows["model"] == BY_HAND) & (rows["execution"] == "compile")
     faster = rows[is_compiled & rows["apart"] & (rows["factor"] < 1)]
     for _, row in faster.head(1).iterrows():
-        sentences.append(text("compiled", row=row, factor=1 / row["factor"]))
+        sentences.append(
+            text(
+                "compiled",
+                row=row,
+                factor=1 / row["factor"],
+            )
+        )
     return " ".join(sentences)
 
 

@@ -122,7 +122,12 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     names = {part: _part_name(part, text) for part in colors}
     starts = shares.cumsum(axis=1) - shares
     middles = starts + shares / 2
-    look: style.Look = {"va": "center", "ha": "center", "fontsize": 9, "fontweight": "bold"}
+    look: style.Look = {
+        "va": "center",
+        "ha": "center",
+        "fontsize": 9,
+        "fontweight": "bold",
+    }
     for line, of_run in shares.iterrows():
         for part, words in _labels(of_run, names, text).items():
             if shown.loc[line, runs.DOUBTFUL]:
@@ -131,10 +136,20 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
                 color = ON_DARK
             else:
                 color = ON_PALE
-            axes.text(middles.loc[line, part], line, words, color=color, **look)
+            axes.text(
+                middles.loc[line, part],
+                line,
+                words,
+                color=color,
+                **look,
+            )
     axes.tick_params(axis="y", length=0, labelsize=9)
     right = max(100.0, float(shares.sum(axis=1).max()))
-    axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, right), xlabel=text("points"))
+    axes.set(
+        ylim=(len(shown) - 0.4, -0.6),
+        xlim=(0, right),
+        xlabel=text("points"),
+    )
     entries = [style.dot(color, names[part], "s") for part, color in colors.items()]
     style.legend(figure, entries + runs.key(figure, text), 3)
 
@@ -144,7 +159,14 @@ def _under_machines(axes: Axes, rows: DataFrame, text: Texts) -> DataFrame:
     which it writes the machine's name."""
     lines: list[Row] = []
     for machine, here in rows.groupby("machine", sort=False):
-        axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
+        axes.text(
+            0,
+            len(lines) + 0.1,
+            machine,
+            fontsize=10,
+            fontweight="bold",
+            va="center",
+        )
         lines.append({runs.DOUBTFUL: False, "run": "", "name": ""})
         for row in here.to_dict("records"):
             lines.append(row | {"name": _named(row, text)})

@@ -61,7 +61,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "tracks_close"
     if below > CLOSE:
         key = "tracks"
-    sentences.append(text(key, deviation=percent(abs(below)), count=len(rows)))
+    sentences.append(
+        text(
+            key,
+            deviation=percent(abs(below)),
+            count=len(rows),
+        )
+    )
     return " ".join(sentences)
 
 
@@ -102,7 +108,11 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     for (left, right), here in style.in_rows(figure, rows, titles, x=across):
         _draw_speeds(left, here, sources)
         left.set_xticks(range(len(counts)), [f"{count:g}" for count in counts])
-        left.set(xlim=(-0.3, len(counts) - 0.7), ylim=(0, None), ylabel=text("samples"))
+        left.set(
+            xlim=(-0.3, len(counts) - 0.7),
+            ylim=(0, None),
+            ylabel=text("samples"),
+        )
         _draw_kept(right, here, sources)
         right.set_ylabel(style.wrapped(text("kept"), HIGH))
     entries = style.dots(sources, text, "loader_source")

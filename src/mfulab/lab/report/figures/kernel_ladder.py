@@ -97,7 +97,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
             key = "finding_outside"
     reference = high["reference_name"] or text("library")
     factor = high[SHARE] / low[SHARE]
-    sentences = [text(key, low=low, high=high, factor=factor, reference=reference)]
+    sentences = [
+        text(
+            key,
+            low=low,
+            high=high,
+            factor=factor,
+            reference=reference,
+        )
+    ]
     sentences += _beside(rows, high, text)
     if high["elsewhere"]:
         sentences.append(text("finding_elsewhere", kernels=high["elsewhere"]))
@@ -169,7 +177,16 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             fastest_last = list(here["kernel"])[::-1]  # the last is at the top
             heights = kinds.lanes(axes, here, "kernel", fastest_last, fontsize=9)
             here = here.assign(height=heights)
-            kinds.points(axes, here, SHARE, "height", SHARE, "tflop_s", "time_s", **look)
+            kinds.points(
+                axes,
+                here,
+                SHARE,
+                "height",
+                SHARE,
+                "tflop_s",
+                "time_s",
+                **look,
+            )
             _write_shares(axes, here, text)
     if grid.size == 1:
         _say_what_is_added(grid[0, 0], ladders[0][0], text)
@@ -210,7 +227,13 @@ def _write_shares(axes: Axes, here: DataFrame, text: Texts) -> None:
     """Writes each share beside its dot, above the line at 100 %."""
     for height, share in zip(here["height"], here[SHARE], strict=True):
         words = text("share_of", share=share)
-        style.beside(axes, words, (share, height), 8, bbox=style.PAPER_BEHIND)
+        style.beside(
+            axes,
+            words,
+            (share, height),
+            8,
+            bbox=style.PAPER_BEHIND,
+        )
 
 
 def _title(here: DataFrame, text: Texts, across: int) -> str:

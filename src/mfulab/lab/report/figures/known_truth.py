@@ -58,7 +58,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
     late = rows.dropna(subset=["after_percent", "mfulab_percent"])
     lost = late["mfulab_percent"] - late["after_percent"]
     if (lost > 0).any():
-        sentences.append(text("after", row=late.loc[lost.idxmax()], points=lost.max()))
+        sentences.append(
+            text(
+                "after",
+                row=late.loc[lost.idxmax()],
+                points=lost.max(),
+            )
+        )
     off = errors(rows).abs()
     furthest = off.max()
     load, worst = off.stack().idxmax()
@@ -69,14 +75,28 @@ def finding(rows: DataFrame, text: Texts) -> str:
     elif len(furthest) == 1:
         key = "finding_one"
     values = {"reading": row[worst], "truth": row["truth_percent"]}
-    sentences.append(text(key, counter=text(worst), load=text(load), **values))
+    sentences.append(
+        text(
+            key,
+            counter=text(worst),
+            load=text(load),
+            **values,
+        )
+    )
     others = rows["other_processes_percent"].median()
     if others > DISTURBED:  # deviations may be due to disturbed loads, not counters
         sentences.append(text("disturbed", share=percent(others)))
     elif len(furthest) > 1:
         best = text(furthest.idxmin())
         points = percent(furthest.min())
-        sentences.append(text("best", counter=best, points=points, count=len(off)))
+        sentences.append(
+            text(
+                "best",
+                counter=best,
+                points=points,
+                count=len(off),
+            )
+        )
     return " ".join(sentences)
 
 
@@ -105,8 +125,23 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     for height, counter in enumerate(order):
         here = read[read["counter"] == counter]
         worst = here.loc[here["off"].abs().idxmax()]
-        words = text("most", points=worst["off"], load=text(worst["load"]))
-        axes.text(1.02, height, words, transform=beside, va="center", fontsize=9)
+        words = text(
+            "most",
+            points=worst["off"],
+            load=text(worst["load"]),
+        )
+        axes.text(
+            1.02,
+            height,
+            words,
+            transform=beside,
+            va="center",
+            fontsize=9,
+        )
     low = min(-10.0, 1.05 * read["off"].min())
     high = max(10.0, 1.05 * read["off"].max())
-    axes.set(xlabel=text("deviation"), ylabel="", xlim=(low, high))
+    axes.set(
+        xlabel=text("deviation"),
+        ylabel="",
+        xlim=(low, high),
+    )

@@ -27,7 +27,18 @@ BESIDE = 0.1  # relative difference in size up to which odd cubes are compared w
 def rows(tables: Tables) -> DataFrame:
     """Selects odd shapes of the machine and precision with the most of them, and cubes to compare
     with, for implementations that have both."""
-    timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
+    timed = matmuls.fastest(
+        with_machine(
+            tables,
+            ok(
+                tables["matmul"],
+                SHARE,
+                "m",
+                "n",
+                "k",
+            ),
+        )
+    )
     timed = timed[~timed["kernel"].str.endswith(NO_MATMUL)]
     # Keep measured or recorded machines, whichever have odd shapes, with their other shapes.
     shown = selection.pick(timed[odd(timed)], "recorded")

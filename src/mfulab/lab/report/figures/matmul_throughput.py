@@ -37,7 +37,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
         key = "finding"
     factor = best["tflop_s"] / worst["tflop_s"]
     error = here["relative_error"].max()
-    return text(key, best=best, worst=worst, factor=factor, error=error)
+    return text(
+        key,
+        best=best,
+        worst=worst,
+        factor=factor,
+        error=error,
+    )
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:

@@ -100,7 +100,11 @@ def rows(tables: Tables) -> DataFrame:
 
 def _of_model(row: Row, measured: DataFrame) -> list[Record]:
     """A row for each technique of a model."""
-    shared = {**pick_all(row, SAME), "measured_bytes": None, runs.DOUBTFUL: False}
+    shared = {
+        **pick_all(row, SAME),
+        "measured_bytes": None,
+        runs.DOUBTFUL: False,
+    }
     here = measured[measured["flops_run"] == row["run"]]
     lines = []
     for way, options in WAYS.items():
@@ -115,7 +119,14 @@ def _of_model(row: Row, measured: DataFrame) -> list[Record]:
     cache = row["key_value_cache_bytes"]
     if pd.notna(cache):
         weights = int(row["parameters"]) * 2
-        memory = StepMemory(weights, 0, 0, 0, 0, int(cache) * 2 // BYTES)
+        memory = StepMemory(
+            weights,
+            0,
+            0,
+            0,
+            0,
+            int(cache) * 2 // BYTES,
+        )
         lines.append(shared | {"way": INFERENCE, "total": memory.total} | asdict(memory))
     return lines
 
@@ -171,7 +182,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
     least = lowest(largest.drop(index=INFERENCE, errors="ignore"), "total")
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
     needed = _needed(plain["total"], error, text)
-    sentences = [text("finding", row=plain, state=percent(state), **needed)]
+    sentences = [
+        text(
+            "finding",
+            row=plain,
+            state=percent(state),
+            **needed,
+        )
+    ]
     if least["total"] < plain["total"] and not _fits_smallest(plain["total"], error):
         needed = _needed(least["total"], error, text)
         sentences.append(text("least", way=least.name, **needed))
@@ -187,7 +205,11 @@ def _deviation(off: Series, text: Texts) -> str:
         key = "measured_above"
     elif (off < 0).all():
         key = "measured_below"
-    return text(key, count=len(off), deviation=percent(off.abs().median()))
+    return text(
+        key,
+        count=len(off),
+        deviation=percent(off.abs().median()),
+    )
 
 
 def _fits_smallest(needed: float, error: float) -> bool:
@@ -213,7 +235,12 @@ def _fits(needed: float, error: float, text: Texts) -> str:
     if perhaps == surely:
         return text("fits", card=surely)
     key = "fits_near" if surely else "fits_perhaps"
-    return text(key, card=perhaps, sure=surely, error=percent(100 * error))
+    return text(
+        key,
+        card=perhaps,
+        sure=surely,
+        error=percent(100 * error),
+    )
 
 
 def _smallest_card(needed: float) -> str:
@@ -240,7 +267,13 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     named = rows["way"].map(names)
     rows = rows.assign(name=named, place=named.map(order.index))
     colors = {part: color for part, color in COLORS.items() if rows[part].any()}
-    panels = style.facets(figure, rows, "model", _titles(rows, text), sharey=True)
+    panels = style.facets(
+        figure,
+        rows,
+        "model",
+        _titles(rows, text),
+        sharey=True,
+    )
     cards = 0
     for axes, here in panels:
         bytes_a_unit, unit = 1e6, "MB"
@@ -282,7 +315,11 @@ def _bars_and_peaks(
     kinds.stacks(axes, formulas, parts, "name", *colors, "total", **look)
     measured = here["measured_bytes"].astype(float)
     peaks = here.assign(peak=measured / bytes_a_unit)
-    diamonds: style.Look = {"color": style.INK, "marker": "D", "s": 25}
+    diamonds: style.Look = {
+        "color": style.INK,
+        "marker": "D",
+        "s": 25,
+    }
     kinds.points(axes, peaks, "peak", "place", "measured_bytes", "total", **diamonds)
     axes.set_xlim(0, _end(here) / bytes_a_unit)
 

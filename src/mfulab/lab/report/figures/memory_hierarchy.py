@@ -77,12 +77,25 @@ def _beside(rows: DataFrame, text: Texts) -> list[str]:
     if {"columns", "rows"} <= {*table}:
         ratio = (table["columns"] / table["rows"]).dropna()
         for size, factor in ratio.nlargest(1).items():
-            sentences.append(text("orders", size=size_of(size), factor=significant(factor)))
+            sentences.append(
+                text(
+                    "orders",
+                    size=size_of(size),
+                    factor=significant(factor),
+                )
+            )
     if {"cuda_malloc", "cuda_memcpy"} <= {*table}:
         by_hand = table[["cuda_malloc", "cuda_memcpy"]].dropna().tail(1)
         for size, times in by_hand.iterrows():
             empty, copied = times * (size / 8)
-            sentences.append(text("by_hand", size=size_of(size), empty=empty, copied=copied))
+            sentences.append(
+                text(
+                    "by_hand",
+                    size=size_of(size),
+                    empty=empty,
+                    copied=copied,
+                )
+            )
     return sentences
 
 
@@ -107,7 +120,11 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     axes.set_xticks(sizes, list(map(size_of, sizes)), fontsize=9)
     axes.minorticks_off()
     axes.margins(y=0.16)
-    place: style.Look = {"transform": axes.get_xaxis_transform(), "va": "top", "ha": "right"}
+    place: style.Look = {
+        "transform": axes.get_xaxis_transform(),
+        "va": "top",
+        "ha": "right",
+    }
     for name, capacity in parse_json(rows["caches"].iloc[0] or "{}").items():
         # Only caches within the range of sizes are labelled.
         if isinstance(capacity, int | float) and sizes[0] < capacity < sizes[-1]:

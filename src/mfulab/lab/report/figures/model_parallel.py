@@ -71,9 +71,21 @@ def finding(rows: DataFrame, text: Texts) -> str:
         sentences.append(text("uneven", first=first))
     fastest = _fastest(rows)
     if fastest is not None:
-        sentences.append(text("fastest", name=name(fastest, text), row=fastest))
+        sentences.append(
+            text(
+                "fastest",
+                name=name(fastest, text),
+                row=fastest,
+            )
+        )
     for _, row in rows[rows["split"] == "tensor"].head(1).iterrows():
-        sentences.append(text("sends", sent=_sent(row), in_pipeline=_sent(first)))
+        sentences.append(
+            text(
+                "sends",
+                sent=_sent(row),
+                in_pipeline=_sent(first),
+            )
+        )
     return " ".join(sentences)
 
 
@@ -107,7 +119,15 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     words = [text("times", factor=percent(speedup)) for speedup in rows["speedup"]]
     named = rows.assign(name=names, words=words)
     tooltip = ("time_s", "idle_percent")
-    kinds.bars(right, named, "speedup", "name", *tooltip, words="words", color=color)
+    kinds.bars(
+        right,
+        named,
+        "speedup",
+        "name",
+        *tooltip,
+        words="words",
+        color=color,
+    )
     right.axvline(1, **style.LIMIT)
     longest = max(1.0, rows["speedup"].max())
     right.set(xlim=(0, 1.25 * longest), xlabel=text("relative"))
@@ -119,4 +139,8 @@ def _draw_idle(axes: Axes, pipelines: DataFrame, color: str, text: Texts) -> Non
     kinds.lines(axes, pipelines, "micro_batches", "idle_percent", color=color, marker="o")
     axes.plot(pipelines["micro_batches"], pipelines["bubble_percent"], **style.LIMIT)
     ticks.doublings(axes, pipelines["micro_batches"])
-    axes.set(ylim=(0, 100), xlabel=text("micro_batches"), ylabel="%")
+    axes.set(
+        ylim=(0, 100),
+        xlabel=text("micro_batches"),
+        ylabel="%",
+    )

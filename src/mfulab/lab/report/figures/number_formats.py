@@ -50,7 +50,11 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     _draw_bits(left, rows, text)
     colors = style.colors(RUNGS)
     markers = dict(zip(RUNGS, style.MARKERS, strict=False))
-    look = style.hued("way", colors, markers) | {"s": 81, "alpha": 0.85, "clip_on": False}
+    look = style.hued("way", colors, markers) | {
+        "s": 81,
+        "alpha": 0.85,
+        "clip_on": False,
+    }
     edge = ticks.zero_at_left(right, rows[[*RUNGS]].to_numpy(dtype=float).ravel())
     others = rows.columns.drop([*RUNGS])
     sums = rows.melt([*others], [*RUNGS], "way", "error")
@@ -65,6 +69,12 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 
 def _draw_bits(axes: Axes, rows: DataFrame, text: Texts) -> None:
     """Draws a stacked bar for each format, the widest at the top."""
-    kinds.stacks(axes, rows[::-1], BITS, "name", width=0.6)
+    kinds.stacks(
+        axes,
+        rows[::-1],
+        BITS,
+        "name",
+        width=0.6,
+    )
     widest = rows[[*BITS]].sum(axis=1).max()
     axes.set(xlabel=text("bits"), xlim=(0, 1.05 * widest))

@@ -52,7 +52,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
         else:
             key = "finding"
         pruned = 100 - best["left"]
-        sentences.append(text(key, best=best, pruned=pruned, factor=best["factor"]))
+        sentences.append(
+            text(
+                key,
+                best=best,
+                pruned=pruned,
+                factor=best["factor"],
+            )
+        )
         if best["executed"] >= 0:
             sentences.append(text("executed", best=best))
     return " ".join(sentences)
@@ -69,13 +76,34 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     colors = specs.present(COLORS)(shown["pruning"])
     # Machines have scales of their own, as their times may differ by large factors.
     longest = shown.groupby("machine")["relative"].max()
-    panels = style.facets(figure, shown, "batch_size", titles, y=text("time"), sharey="row")
+    panels = style.facets(
+        figure,
+        shown,
+        "batch_size",
+        titles,
+        y=text("time"),
+        sharey="row",
+    )
     tooltip = ("pruned_share", "relative", "time_s")
     look = style.hued("pruning", colors)
     for axes, here in panels:
-        axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
+        axes.plot(
+            [0, 100],
+            [100, 0],
+            linestyle="--",
+            color=style.MUTED,
+            linewidth=1,
+        )
         alpha = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
-        kinds.lines(axes, here, "pruned_percent", "relative", *tooltip, alpha=alpha, **look)
+        kinds.lines(
+            axes,
+            here,
+            "pruned_percent",
+            "relative",
+            *tooltip,
+            alpha=alpha,
+            **look,
+        )
         axes.set(xlim=(0, 100), xlabel=text("pruned"))
         for machine in here["machine"].unique():
             axes.set_ylim(0, 1.1 * max(100, longest[machine]))

@@ -82,7 +82,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
         if worst["change_half_points"] >= 0:
             reach = f" ± {worst['change_half_points']:.1f}"
         lost = -worst["change"]
-        sentences.append(text("worst", row=worst, lost=lost, reach=reach, span=_span(worst)))
+        sentences.append(
+            text(
+                "worst",
+                row=worst,
+                lost=lost,
+                reach=reach,
+                span=_span(worst),
+            )
+        )
     fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]]
     if len(fewer):
         fewest = lowest(fewer, "flops_percent")
@@ -128,12 +136,30 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     }
     tooltip = ("accuracy_percent", "time_s")
     here = rows.assign(words=_errors_in_words(rows))
-    kinds.bars(errors, here, "errors", "named", "errors", *tooltip, pale="differs", **look)
+    kinds.bars(
+        errors,
+        here,
+        "errors",
+        "named",
+        "errors",
+        *tooltip,
+        pale="differs",
+        **look,
+    )
     errors.set(xlim=(0, ROOM * max(rows["errors"].max(), 1)), xlabel=text("of_images"))
     for axes, (name, pale) in zip(others, SHARES.items(), strict=True):
         axes.axvline(100, **style.LIMIT)
         here = rows.assign(words=rows[name].map(lambda share: text("share_of", share=share)))
-        kinds.bars(axes, here, name, "named", name, *tooltip, pale=pale, **look)
+        kinds.bars(
+            axes,
+            here,
+            name,
+            "named",
+            name,
+            *tooltip,
+            pale=pale,
+            **look,
+        )
         axes.set(xlim=(0, ROOM * max(rows[name].max(), 100)), xlabel=text("of_whole"))
     is_sure = rows["differs"] & rows["timed"]
     return [style.dot("none", text("behind")), *style.within(~is_sure, text)]

@@ -93,14 +93,23 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     for scheme, here in rows.groupby("quantisation", sort=False):
         formats = "/".join(dict.fromkeys(specs.names("precision", here["precision"], text)))
         largest = here[["weight_bytes", "error"]].max()
-        schemes[scheme] = text("scheme", scheme=scheme, precision=formats, largest=largest)
+        schemes[scheme] = text(
+            "scheme",
+            scheme=scheme,
+            precision=formats,
+            largest=largest,
+        )
     cases = []
     words = []
     for _, row in rows.iterrows():
         cases.append(text("case", **_case(row, text)))
         known = row[["relative", "mbu_percent"]].dropna()
         words.append(", ".join(specs.shares(known, text)))
-    return rows.assign(case=cases, words=words, named=rows["quantisation"].map(schemes))
+    return rows.assign(
+        case=cases,
+        words=words,
+        named=rows["quantisation"].map(schemes),
+    )
 
 
 def _behind(rows: DataFrame, text: Texts) -> Legend:

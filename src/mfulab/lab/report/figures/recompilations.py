@@ -49,7 +49,15 @@ def _in_eager(rows: DataFrame, model: str, text: Texts) -> list[str]:
     if len(times):
         key = "eager_others"
     row = same.iloc[0]
-    return [text(key, row=row, count=len(times), low=times.min(), high=times.max())]
+    return [
+        text(
+            key,
+            row=row,
+            count=len(times),
+            low=times.min(),
+            high=times.max(),
+        )
+    ]
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

@@ -96,12 +96,30 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
         spread = max(FINEST, float(here["spread_percent"].quantile(share / 100)))
         axes.plot([least / 1.3, spread, spread], [share, share, 0], **style.LIMIT)
         words = text("within", share=share, spread=spread)
-        axes.annotate(words, (spread, share), (-8, 4), ha="right", fontsize=11, **OFFSET)
+        axes.annotate(
+            words,
+            (spread, share),
+            (-8, 4),
+            ha="right",
+            fontsize=11,
+            **OFFSET,
+        )
     worst = highest(here, "spread_percent")
     place = (worst["shown"], worst["share"])
-    axes.annotate(worst["what"], place, (0, 8), ha="right", fontsize=9, **OFFSET)
+    axes.annotate(
+        worst["what"],
+        place,
+        (0, 8),
+        ha="right",
+        fontsize=9,
+        **OFFSET,
+    )
     ticks.doublings(axes, DOUBLINGS)
-    axes.set(xlim=(least / 1.3, most), ylim=(0, 109), yticks=range(0, 101, 20))
+    axes.set(
+        xlim=(least / 1.3, most),
+        ylim=(0, 109),
+        yticks=range(0, 101, 20),
+    )
 
 
 draw = specs.Points(

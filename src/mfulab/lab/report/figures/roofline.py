@@ -70,7 +70,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
         return finding
     furthest = highest(rows[is_above], "roof_percent")
     run = _named(furthest, text)
-    above = text("above", count=int(is_above.sum()), run=run, share=furthest["roof_percent"])
+    above = text(
+        "above",
+        count=int(is_above.sum()),
+        run=run,
+        share=furthest["roof_percent"],
+    )
     return f"{finding} {above}"
 
 
@@ -101,7 +106,13 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         roof = here["roof_tflop_s"]
         low = min(intensity.min() / 3, 0.3 * roof.min() / bandwidth)
         high = max(intensity.max() * 12, 12 * roof.max() / bandwidth)
-        roofs = _draw_roofs(axes, here, np.geomspace(low, high, 200), colors, text)
+        roofs = _draw_roofs(
+            axes,
+            here,
+            np.geomspace(low, high, 200),
+            colors,
+            text,
+        )
         axes.set(xscale="log", yscale="log", xlim=(low, high))
         bottom = here["tflop_s"].min() / 3
         top = axes.get_ylim()[1]
@@ -169,5 +180,11 @@ def _draw_roofs(
             # Without a peak bandwidth, only the part above the measured roof is known.
             computed = np.where(x > ceiling / bandwidth, peak, np.nan)
         axes.plot(x, measured, color=colors[precision], linewidth=1.6)
-        axes.plot(x, computed, color=colors[precision], linewidth=1, linestyle="--")
+        axes.plot(
+            x,
+            computed,
+            color=colors[precision],
+            linewidth=1,
+            linestyle="--",
+        )
     return roofs

@@ -54,7 +54,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the mean utilization within the window, and the MFU of the same window."""
     inside = rows.loc[rows["in_window"], "utilization_percent"]
     key = "finding_none" if inside.isna().all() else "finding"
-    return text(key, row=rows.iloc[0], busy=inside.mean(), count=int(inside.notna().sum()))
+    return text(
+        key,
+        row=rows.iloc[0],
+        busy=inside.mean(),
+        count=int(inside.notna().sum()),
+    )
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -69,9 +74,22 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     for axes, name, color in zip(strips, values, style.PALETTE, strict=False):
         if len(inside):
             start = min(0.0, inside.min())
-            axes.axvspan(start, inside.max(), color=style.GRID, alpha=0.6, linewidth=0)
+            axes.axvspan(
+                start,
+                inside.max(),
+                color=style.GRID,
+                alpha=0.6,
+                linewidth=0,
+            )
         places = ("time_s", name, name, "mfu_percent")
-        kinds.lines(axes, rows, *places, color=color, linewidth=1.5, s=12)
+        kinds.lines(
+            axes,
+            rows,
+            *places,
+            color=color,
+            linewidth=1.5,
+            s=12,
+        )
         axes.set_title(text(f"series_{name}"), fontsize=11)
         top = rows[name].max()
         if name.endswith("percent"):
@@ -87,7 +105,19 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 def _draw_mfu(axes: Axes, mfu: float, text: Texts) -> None:
     """Draws a line at the MFU, in view, with its name beside."""
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.15 * mfu))
-    axes.axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
+    axes.axhline(
+        mfu,
+        color=style.PALETTE[3],
+        linewidth=1.5,
+        linestyle=(0, (4, 3)),
+    )
     words = f"MFU\n{text('share_of', share=mfu)}"
     beside = axes.get_yaxis_transform()
-    axes.text(1.01, mfu, words, transform=beside, va="center", fontsize=10)
+    axes.text(
+        1.01,
+        mfu,
+        words,
+        transform=beside,
+        va="center",
+        fontsize=10,
+    )

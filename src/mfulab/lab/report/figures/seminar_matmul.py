@@ -62,7 +62,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
     and on wrong results."""
     row = naive(rows)
     kernel = row["kernel"]
-    sentences = [text("finding", row=row, printed=quantity(PRINTED_S, "s"))]
+    sentences = [
+        text(
+            "finding",
+            row=row,
+            printed=quantity(PRINTED_S, "s"),
+        )
+    ]
     errors = rows.set_index("kernel")["max_absolute_error"].dropna()
     other = CORRECTED.get(kernel)
     if kernel in errors and other in errors:
@@ -97,7 +103,12 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 
 def _number_parts(axes: Axes, shown: DataFrame, parts: Iterable[str], ends: Series) -> None:
     """Writes the milliseconds of each part into it if there is room."""
-    look: style.Look = {"ha": "center", "va": "center", "fontsize": 9, "color": style.ON_DEEP}
+    look: style.Look = {
+        "ha": "center",
+        "va": "center",
+        "fontsize": 9,
+        "color": style.ON_DEEP,
+    }
     least = TOLD * ends.max()
     start = Series(0.0, shown.index)
     for part in parts:

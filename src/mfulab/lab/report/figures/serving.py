@@ -54,7 +54,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
     elif claims.is_below(one, best, "answered_per_s"):
         key = "finding_more"
     factor = significant(best["answered_per_s"] / one["answered_per_s"])
-    sentences = [text(key, one=one, best=best, factor=factor, way=way(best, text))]
+    sentences = [
+        text(
+            key,
+            one=one,
+            best=best,
+            factor=factor,
+            way=way(best, text),
+        )
+    ]
     waits = rows[is_batched & (load == load.min())].sort_values("longest_wait_ms")
     if waits["longest_wait_ms"].nunique() > 1:
         first = waits.iloc[0]

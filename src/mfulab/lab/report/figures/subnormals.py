@@ -45,7 +45,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
     row = slow.iloc[-1]
     if not row["apart"]:
         return text("finding_alike", row=row)
-    sentences = [text("finding", row=row, operation=text(row.operation))]
+    sentences = [
+        text(
+            "finding",
+            row=row,
+            operation=text(row.operation),
+        )
+    ]
     same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
     for _, flushed in same[same["numbers"] == "flushed"].iterrows():
         key = "zero_alike"
@@ -56,7 +62,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
         key = "least_alike"
         if least["apart"]:
             key = "least"
-        sentences.append(text(key, row=least, operation=text(least.operation)))
+        sentences.append(
+            text(
+                key,
+                row=least,
+                operation=text(least.operation),
+            )
+        )
     return " ".join(sentences)
 
 

@@ -100,9 +100,21 @@ def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
         words = [text("finding", **most, count=total)]
     if len(losing):
         least = _values(losing.idxmin(), first, last, text)
-        words.append(text("least_loses", **least, loss=1 / losing.min()))
+        words.append(
+            text(
+                "least_loses",
+                **least,
+                loss=1 / losing.min(),
+            )
+        )
     elif len(rising) and len(known) < total:
-        words.append(text("least_same", count=total - len(known), total=total))
+        words.append(
+            text(
+                "least_same",
+                count=total - len(known),
+                total=total,
+            )
+        )
     elif len(rising) > 1:
         words.append(text("least_gains", **_values(rising.idxmin(), first, last, text)))
     return words

@@ -158,7 +158,14 @@ def _checkpointed(again: DataFrame, text: Texts) -> list[str]:
             key = "traded"
         fast_s = 1 / case["samples_per_s_plain"]
         slow_s = 1 / case["samples_per_s"]
-        sentences.append(text(key, row=case, fast=fast_s, slow=slow_s))
+        sentences.append(
+            text(
+                key,
+                row=case,
+                fast=fast_s,
+                slow=slow_s,
+            )
+        )
     return sentences
 
 
@@ -169,7 +176,13 @@ def _shown(rows: DataFrame, text: Texts) -> DataFrame:
     cases = []
     for row in rows.to_dict("records"):
         names.append(technique(row, text))
-        cases.append(text("case", model=row["model"], batch=int(row["batch_size"])))
+        cases.append(
+            text(
+                "case",
+                model=row["model"],
+                batch=int(row["batch_size"]),
+            )
+        )
     rows = rows.assign(name=names, case=cases)
     rows = rows.sort_values(["is_plain", "relative"], ascending=[False, True])
     if rows.groupby("case")["name"].nunique().max() < 2:
@@ -213,7 +226,13 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         axes.set(xlim=(0, 1.25 * longest), xticks=shown_ticks)
         for row in here.to_dict("records"):
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest
-            axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
+            axes.text(
+                end,
+                names.index(row["name"]),
+                _label(row, text),
+                va="center",
+                fontsize=8,
+            )
     entries = [*style.dots(COLORS, text, marker="s"), style.dot("none", text("behind"))]
     if any(map(_differs, shown.to_dict("records"))):
         entries.append(style.dot("none", f"{SUM} {text('sum')}"))

@@ -68,7 +68,13 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     def titled(here: DataFrame) -> str:
         return precision
 
-    panels = style.by_machine(figure, rows, titled, y=text("share_of_time"), sharey=True)
+    panels = style.by_machine(
+        figure,
+        rows,
+        titled,
+        y=text("share_of_time"),
+        sharey=True,
+    )
     bars = rows["machine"].value_counts().max() * len(panels)
     rotation, fontsize, top = 0, 9, 110
     if bars > MOST_LEVEL:
@@ -80,8 +86,19 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         kinds.stacks(axes, shown, parts, "size", *TIMES, upright=True)
         for index, seconds in enumerate(here[[*TIMES]].sum(axis=1)):
             total = text("total", time=seconds)
-            axes.text(index, 102, total, ha="center", rotation=rotation, fontsize=fontsize)
-        axes.set(xlabel=text("size"), ylim=(0, top), yticks=range(0, 101, 20))
+            axes.text(
+                index,
+                102,
+                total,
+                ha="center",
+                rotation=rotation,
+                fontsize=fontsize,
+            )
+        axes.set(
+            xlabel=text("size"),
+            ylim=(0, top),
+            yticks=range(0, 101, 20),
+        )
         axes.tick_params(axis="x", labelrotation=rotation)
     present = {}
     for part, color in COLORS.items():

@@ -89,7 +89,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
     names = text.within("rungs")
     before = names(drop.above.column)
     after = names(drop.below.column)
-    return text("finding", run=run, worst=worst, drop=drop, before=before, after=after)
+    return text(
+        "finding",
+        run=run,
+        worst=worst,
+        drop=drop,
+        before=before,
+        after=after,
+    )
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
@@ -99,7 +106,14 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     present = set(rungs["rung"])
     order = [words(name) for name in RUNGS if name in present]
     titles = curves.apart(rows, text)
-    grid = style.panels(figure, [""], titles, x=text("percent"), sharex=True, sharey=True)
+    grid = style.panels(
+        figure,
+        [""],
+        titles,
+        x=text("percent"),
+        sharex=True,
+        sharey=True,
+    )
     style.fit(figure, len(order))
     right = max(118.0, 1.2 * rungs["percent"].max())
     look: style.Look = {"order": order, "words": "said", "fontsize": 11}

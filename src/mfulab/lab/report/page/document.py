@@ -294,7 +294,11 @@ def _why(held: set[why.Held], tables: frames.Tables, is_of_own: bool, language: 
     lowest = selection.first_run(charted)
     first = why.first(tables, lowest, held, language)
     section = why.section(tables, lowest, held, language)
-    return {"lanes": why.lanes(charted, language), "first": first, "why": section}
+    return {
+        "lanes": why.lanes(charted, language),
+        "first": first,
+        "why": section,
+    }
 
 
 def _seminar(folder: Path, text: Texts) -> Record:
@@ -385,7 +389,11 @@ def _verdicts(
         if name in read:
             read = read.assign(**{name: read[name].where(of_operator)})
     # Each distinct row is said once.
-    alike = read.groupby(list(read), dropna=False, sort=False).ngroup()
+    alike = read.groupby(
+        list(read),
+        dropna=False,
+        sort=False,
+    ).ngroup()
     rows = []
     for row in read[~alike.duplicated()].to_dict("records"):
         rows.append(verdicts.columns(row, counts.get(row.get("flops_run")), language))
@@ -462,7 +470,13 @@ def _unmeasured_counts(tables: frames.Tables, excluded: int, text: Texts) -> str
     states = pd.concat([shown[name]["status"] for name in TABLES])
     counts = []
     for state, count in states[states != "ok"].value_counts().items():
-        counts.append(text("count_of", count=int(count), what=text.name("status", str(state))))
+        counts.append(
+            text(
+                "count_of",
+                count=int(count),
+                what=text.name("status", str(state)),
+            )
+        )
     notes = int((shown["profile"]["mfu_note"] != "").sum())
     if notes:
         counts.append(text("count_of", count=notes, what=text("suspicious")))
@@ -502,7 +516,14 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
                 lines.append(_of_runs(runs, f"{word}. {message}".strip(), text))
             more = sum(len(runs) for _, runs in alike[LISTED:])
             if more:
-                lines.append(text("more_unmeasured", count=more, status=word, table=name))
+                lines.append(
+                    text(
+                        "more_unmeasured",
+                        count=more,
+                        status=word,
+                        table=name,
+                    )
+                )
     traces = tables["traces"]
     lines += _with_notes(shown["profile"], "mfu_note", text)
     lines += _with_notes(traces[~traces["recorded"]], "mfu_reason", text)
@@ -540,7 +561,14 @@ def _sections(
 
     def make(name: str) -> Record | str:
         try:
-            return _figure(name, rows[name], tables, drawn, text.within(name), experiments)
+            return _figure(
+                name,
+                rows[name],
+                tables,
+                drawn,
+                text.within(name),
+                experiments,
+            )
         except Exception as error:  # one figure never costs the page
             return figures.unmade(name, error, text.language)
 
@@ -737,7 +765,11 @@ def _comparison(folder: Path, text: Texts) -> Record:
         because = verdicts.message(str(why_not), text.language)
         without.append(text("incomparable", count=count, because=because))
     return {
-        "says": text("compared", count=len(rows), counts=", ".join(counts)),
+        "says": text(
+            "compared",
+            count=len(rows),
+            counts=", ".join(counts),
+        ),
         "folders": list(filter(None, rows[["old", "new"]].iloc[0])),
         "lines": lines,
         "others": without,

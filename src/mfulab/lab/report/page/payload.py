@@ -53,7 +53,12 @@ def read(tables: frames.Tables, folder: Path, figures: Row, text: Texts) -> Iter
 
 def as_json(data: object) -> str:
     """The data as JSON."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(
+        data,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        allow_nan=False,
+    )
 
 
 def packed(pieces: Iterable[str]) -> tuple[str, str]:

@@ -116,7 +116,11 @@ def _by_case(timed: pd.DataFrame) -> Iterator[tuple[Row, Sizes]]:
     measured = timed.reindex(columns=Sizes._fields).assign(low=ends["low"], high=ends["high"])
     cells = measured.to_numpy(dtype=float)
     cases = timed[curves.KEYS].to_dict("records")
-    number = timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
+    number = timed.groupby(
+        curves.KEYS,
+        dropna=False,
+        sort=False,
+    ).ngroup()
     order = np.lexsort((measured["batch_size"], number))
     starts = np.flatnonzero(np.diff(number.iloc[order])) + 1
     for by_size in np.split(order, starts):
@@ -286,7 +290,14 @@ def _most_frequent(drawn: pd.DataFrame, not_shown: int, text: Texts) -> list[str
     """Sentences on the most frequent cause, and on the number of cases that are not shown."""
     counts = drawn[CAUSE].value_counts()
     verdict = text.name("cause", counts.index[0])
-    sentences = [text("says", verdict=verdict, count=int(counts.iloc[0]), total=len(drawn))]
+    sentences = [
+        text(
+            "says",
+            verdict=verdict,
+            count=int(counts.iloc[0]),
+            total=len(drawn),
+        )
+    ]
     if not_shown:
         sentences.append(text("cases_in_rows", count=not_shown))
     return sentences
@@ -475,7 +486,11 @@ def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
     setting = _setting(axis, best[axis], text)
     if best["speedup_low"] <= 1 <= best["speedup_high"]:
         return text("gain_unsure", setting=setting)
-    return text("gain", setting=setting, gained=relative.times(best["speedup"], text))
+    return text(
+        "gain",
+        setting=setting,
+        gained=relative.times(best["speedup"], text),
+    )
 
 
 def _are_alike(steps: pd.DataFrame, row: Row, axis: str) -> pd.Series:
@@ -543,7 +558,13 @@ def _drawn(row: Row, budget: Mapping[str, account.Loss], text: Texts) -> list[di
         share = text("share_of", share=cost.points)
         says = f"{_part_name(part, row, text)}: {significant(cost.ms)} ms, {share}"
         width = f"{max(0.0, cost.points):.2f}"
-        drawn.append({"width": width, "color": headroom.COLORS[part], "says": says})
+        drawn.append(
+            {
+                "width": width,
+                "color": headroom.COLORS[part],
+                "says": says,
+            }
+        )
     return drawn
 
 
@@ -737,7 +758,13 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
         return text("batch_single")
     sentences = [text("batch_says", share=percent(100 * KNEE))]
     if len(swept) < len(recommended):
-        sentences.append(text("batch_several", swept=len(swept), total=len(recommended)))
+        sentences.append(
+            text(
+                "batch_several",
+                swept=len(swept),
+                total=len(recommended),
+            )
+        )
     counts = Counter[str]()
     for batch in swept:
         is_range = batch.batch_size != batch.up_to
@@ -762,7 +789,14 @@ def _fits_says(recommended: list[Batch], text: Texts) -> str:
         return text("fits_unknown")
     card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
     count = sum(bool(batch.fits[0]) for batch in with_fits)
-    sentences = [text("fits_says", count=count, total=len(with_fits), **card)]
+    sentences = [
+        text(
+            "fits_says",
+            count=count,
+            total=len(with_fits),
+            **card,
+        )
+    ]
     without = len(recommended) - len(with_fits)
     if without:
         sentences.append(text("fits_without", without=without, all=len(recommended)))
@@ -770,7 +804,14 @@ def _fits_says(recommended: list[Batch], text: Texts) -> str:
     if never:
         model = never[0]["model"]
         mode = text.name("mode", never[0]["mode"])
-        sentences.append(text("fits_never", model=model, mode=mode, count=len(never)))
+        sentences.append(
+            text(
+                "fits_never",
+                model=model,
+                mode=mode,
+                count=len(never),
+            )
+        )
     return " ".join(sentences)
 
 
