@@ -55,7 +55,7 @@ def table(
     for _, row in matmuls.iterrows():
         lines.append((row, row["share_of_measured_percent"]))
     for name, (row, share) in zip(names, lines, strict=True):
-        look = "dim"
+        look: str | None = "dim"
         time = text.name("status", row["status"])
         if row["status"] == "ok":
             look = None

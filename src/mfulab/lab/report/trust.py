@@ -294,7 +294,7 @@ def _time_at_batch(times: pd.Series, timed: pd.DataFrame) -> np.ndarray:
 
 
 class Summary(NamedTuple):
-    """What is doubtful: a headline, a line for each reason, and the command to measure again. All
+    """Doubts in words: a headline, a line for each reason, and the command to measure again. All
     are empty if nothing is doubtful; the command also if nothing was measured here."""
 
     headline: str

@@ -47,37 +47,28 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the case in which recording costs most time, if beyond the spread of processes,
     and on the largest kept graph."""
     more = (rows["relative"] - 100).where(rows["apart"], 0)
+    slower = more[rows["autograd"] == "recorded"]
+    faster = -more[rows["autograd"] == "inference_mode"]
     sentences = [
-        *_largest(rows, more[rows["autograd"] == "recorded"], "slower", text),
-        *_largest(rows, -more[rows["autograd"] == "inference_mode"], "faster", text),
+        *_largest(rows, slower, ("slower", "no_slower"), text),
+        *_largest(rows, faster, ("faster", "no_faster"), text),
     ]
     if (rows["graph_bytes"] > 0).any():
         largest = highest(rows, "graph_bytes")
-        sentences.append(
-            text(
-                "leaks",
-                row=largest,
-                later=1000 * largest["graph_bytes"],
-            )
-        )
+        sentences.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
     return " ".join(sentences)
 
 
-def _largest(rows: DataFrame, shares: Series, key: str, text: Texts) -> list[str]:
+def _largest(rows: DataFrame, shares: Series, keys: tuple[str, str], text: Texts) -> list[str]:
     """Sentence on the largest of the shares, or that there is no such difference; empty without
-    any."""
+    any. `keys` are those of the two sentences."""
     if shares.empty:
         return []
     share = shares.max()
+    key, no_difference = keys
     if share < LEAST:
-        key = f"no_{key}"
-    return [
-        text(
-            key,
-            row=rows.loc[shares.idxmax()],
-            share=share,
-        )
-    ]
+        key = no_difference
+    return [text(key, row=rows.loc[shares.idxmax()], share=share)]
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

@@ -50,12 +50,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
     exact = lowest(here, "error")
     as_fast = claims.ties(here, fast, "tflop_s")
     others = ", ".join(specs.names("precision", as_fast["precision"], text))
-    is_assumed = as_fast["time_ci_low_s"].isna().any() or pd.isna(fast["time_ci_low_s"])
     if fast.name == exact.name:
         key = "finding_same"
     elif as_fast.empty:
         key = "finding"
-    elif is_assumed:  # the interval of a single process, which gives no tie
+    elif _is_assumed(as_fast, fast):
         key = "finding_once"
         others = "; ".join(_less(row, fast, text) for _, row in as_fast.iterrows())
     else:
@@ -68,6 +67,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
         fast_error=f"{fast['error']:.1e}",
         exact_error=f"{exact['error']:.1e}",
     )
+
+
+def _is_assumed(as_fast: DataFrame, fast: Series) -> bool:
+    """True if single processes measured a format: their interval is assumed, and so gives no
+    tie."""
+    return bool(pd.isna(fast["time_ci_low_s"]) or as_fast["time_ci_low_s"].isna().any())
 
 
 def _less(row: Series, fast: Series, text: Texts) -> str:

@@ -37,6 +37,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     small = here.iloc[0]
     beside_kernel = shares.loc[small.name].drop("time_s %").astype(float)
     longest = str(beside_kernel.idxmax())
+    part = longest.removesuffix(" %")
     key = "finding"
     if len(here) == 1:
         key = "finding_one"
@@ -48,7 +49,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         whole=text(whole),
         small=small,
         large=here.iloc[-1],
-        part=text(longest.removesuffix(" %")),
+        part=text(part),
         share=beside_kernel[longest],
     )
 
