@@ -42,7 +42,7 @@ WORDS = (
 # Flags of a verdict: the device did other work meanwhile, or was slowed down.
 DISTURBING = WORDS[:5]
 # Keys of a run's name whose values have words, by the kind of these.
-KINDS = {"workload": "mode", "precision": "precision", "execution": "execution"}
+WORDED_SETTINGS = {"workload": "mode", "precision": "precision", "execution": "execution"}
 
 
 class Doubt(NamedTuple):
@@ -414,7 +414,7 @@ def _named(run: str, text: Texts) -> str:
     if not name:
         return short(run)
     words = [name]
-    for key, kind in KINDS.items():
+    for key, kind in WORDED_SETTINGS.items():
         value = values.get(key, "")
         if value and value != EAGER:
             words.append(text.name(kind, value))
