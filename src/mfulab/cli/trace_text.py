@@ -20,7 +20,7 @@ from mfulab.mfu import ladder as rungs
 from mfulab.mfu.account import Loss, read
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.job import LinkUse, link_use
-from mfulab.mfu.three_lines import at_least, device_of, is_part, three_lines
+from mfulab.mfu.three_lines import at_least, is_part, three_lines
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.products import Product
 from mfulab.tracing.shares import KernelRow

@@ -18,7 +18,7 @@ from support.workflow_copy import ROOT
 from mfulab.cli import standalone
 from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning import composition
-from mfulab.lab.planning.checks import MOST
+from mfulab.lab.planning.checks import MOST_VALUES
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.keys import choices
 from mfulab.lab.planning.load import device_of, load
@@ -70,9 +70,9 @@ def told(config, folder=CONFIG):
             ({"batch_size": "shuffle(1,2)"}, ["batch_size=shuffle(1,2)", "seed"]),
             ({"model@x": "1"}, ["model@x=1", "key=value"]),
             ({"hardware": "a,b"}, ["hardware=a,b", "one value"]),
-            ({"batch_size": "range(1,1000000000)"}, ["range(1,1000000000)", f"{MOST:,}"]),
-            ({"batch_size": "range(1,9,0)"}, ["range(1,9,0)", f"{MOST:,}"]),
-            ({"size": "range(1,100000)"}, ["bench_matmul", "size", f"{MOST:,}"]),
+            ({"batch_size": "range(1,1000000000)"}, ["range(1,1000000000)", f"{MOST_VALUES:,}"]),
+            ({"batch_size": "range(1,9,0)"}, ["range(1,9,0)", f"{MOST_VALUES:,}"]),
+            ({"size": "range(1,100000)"}, ["bench_matmul", "size", f"{MOST_VALUES:,}"]),
             (
                 {"experiment": "kernels", "batch_size": "abc"},
                 ["batch_size=abc", "integer"],

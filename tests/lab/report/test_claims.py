@@ -217,7 +217,7 @@ def besides(rows: pd.DataFrame, told: pd.Series) -> bool:
     """The share of a size's time that is not its kernel's, on the machine that was told."""
     [row] = same(rows, told, "machine", "n").to_dict("records")
     total = sum(
-        row[part] for part in figures.modules()["transfers"].PARTS if row[part] == row[part]
+        row[part] for part in figures.modules()["transfers"].TIMES if row[part] == row[part]
     )
     return near(told["share"], 100 * (total - row["time_s"]) / total)
 

@@ -42,7 +42,7 @@ SAYS: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "roofline": side("roof_percent", 100.0),
     "training_phases": side("relative", 100.0),
     "transfers": lambda rows: (
-        rows[list(figures.modules()["transfers"].PARTS)].fillna(0).idxmax(axis=1)
+        rows[list(figures.modules()["transfers"].TIMES)].fillna(0).idxmax(axis=1)
     ),
 }
 LOSSES = [part for part in figures.modules()["headroom"].PARTS if part != "useful"]

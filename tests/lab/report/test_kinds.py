@@ -6,7 +6,6 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
 from mfulab.lab.report.drawing import kinds, runs, style
 
 COLORS = {"warm": "#aa0000", "cold": "#0000aa"}
@@ -120,7 +119,7 @@ def test_a_panel_without_rows_is_not_drawn_and_no_row_or_column_is_made_of_such_
     )
     figure = style.blank("", "")
     modes = {mode: mode for mode in ("training", "inference", "decoding")}
-    panels = style.facets(figure, rows.assign(recorded=False), Texts("en"), "mode", modes)
+    panels = style.facets(figure, rows.assign(recorded=False), "mode", modes)
     assert [(axes.get_title(), len(here)) for axes, here in panels] == [
         ("a · training", 1),
         ("a · inference", 1),
@@ -137,7 +136,7 @@ def test_a_panel_beside_one_that_is_not_drawn_has_its_names_and_numbers(shared):
     ).assign(recorded=False)
     titles = {"training": "", "inference": ""}
     figure = style.blank("", "")
-    panels = style.facets(figure, rows, Texts("en"), "mode", titles, x="time", y="speed", **shared)
+    panels = style.facets(figure, rows, "mode", titles, x="time", y="speed", **shared)
     upper_left, upper_right, hidden, lower_right = (axes for axes, _ in panels)
     assert not hidden.get_visible()
     figure.draw_without_rendering()

@@ -44,7 +44,7 @@ def rows(tmp_path, *flops: dict, steps: tuple[dict, ...] = ()) -> pd.DataFrame:
 
 def test_the_parts_of_each_way_are_the_textbooks(tmp_path):
     found = rows(tmp_path, counted())
-    giga = found[memory_breakdown.PARTS] / 1e9
+    giga = found[list(memory_breakdown.COLORS)] / 1e9
     assert list(giga.loc["fp32_adam"]) == [4, 0, 4, 8, 8, 0]
     assert list(giga.loc["fp32_sgd"]) == [4, 0, 4, 0, 8, 0]
     # the 16 bytes a parameter of ZeRO's paper

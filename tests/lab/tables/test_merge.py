@@ -510,10 +510,10 @@ def test_any_archive_is_read_or_refused_and_writes_nothing_outside(
 def test_an_archive_of_more_files_than_the_bound_is_refused(tmp_path, monkeypatch):
     make(tmp_path / "results", "environment", "all", "xeon-4c", device="cpu")
     archive = shutil.make_archive(str(tmp_path / "given"), "gztar", tmp_path, "results")
-    monkeypatch.setattr(merge, "MOST", 3)
+    monkeypatch.setattr(merge, "MOST_MEMBERS", 3)
     with pytest.raises(ConfigurationError, match="3 files"):
         collect([Path(archive)], tmp_path / "here")
-    monkeypatch.setattr(merge, "MOST", 20)
+    monkeypatch.setattr(merge, "MOST_MEMBERS", 20)
     assert len(collect([Path(archive)], tmp_path / "here").copied) == 1
 
 

@@ -23,7 +23,7 @@ from mfulab.lab.planning.keys import OPEN, Experiment, choices, find_field, grou
 from mfulab.measurements.registry import MEASUREMENTS
 
 LONG = 1 << 16  # bytes of a file above which Hydra might parse it for minutes
-MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
+MOST_VALUES = 100_000  # values of one key, and runs of one measurement: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 # Facts of the device that rules may match in addition to keys: whether it emulates the format, its
 # best 16-bit format, whether its memory is small.
@@ -183,13 +183,13 @@ def values_of(override: Override) -> list[str]:
     if getattr(sweep, "shuffle", False):
         raise ConfigurationError(of_source(line, Said("shuffled_sweep")))
     is_endless = isinstance(sweep, RangeSweep) and not (
-        sweep.step and abs((sweep.stop - sweep.start) / sweep.step) <= MOST  # type: ignore[operator]
+        sweep.step and abs((sweep.stop - sweep.start) / sweep.step) <= MOST_VALUES  # type: ignore[operator]
     )
     values = []
     if not is_endless:
-        values = list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
-    if is_endless or len(values) > MOST:
-        too_many = Said("too_many_values", {"most": MOST})
+        values = list(itertools.islice(override.sweep_string_iterator(), MOST_VALUES + 1))
+    if is_endless or len(values) > MOST_VALUES:
+        too_many = Said("too_many_values", {"most": MOST_VALUES})
         raise ConfigurationError(of_source(shortened(line), too_many))
     if not values:
         raise ConfigurationError(of_source(line, Said("matches_nothing")))
@@ -372,11 +372,11 @@ def _names(model: type[BaseModel]) -> list[str]:
 
 
 def run_counts(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
-    """Raises ConfigurationError if the axes of a measurement multiply to more than `MOST` runs."""
+    """Raises ConfigurationError if the axes of a measurement multiply to more than `MOST_VALUES` runs."""
     for step in steps:
         fields = MEASUREMENTS[step].config.model_fields
         read = [key for key in axes if key.split(".")[0] in fields]
         count = math.prod(len(axes[key]) for key in read)
-        if count > MOST:
-            counts: Numbers = {"keys": ", ".join(read), "count": count, "most": MOST}
+        if count > MOST_VALUES:
+            counts: Numbers = {"keys": ", ".join(read), "count": count, "most": MOST_VALUES}
             raise ConfigurationError(of_source(step, Said("too_many_runs", counts)))

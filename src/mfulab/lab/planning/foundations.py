@@ -11,7 +11,7 @@ from mfulab.lab.planning.sources import PACKAGE, Sources, run_sources
 
 # Prefixes of the files of each part. Code that prints, plans or joins belongs to none, as it changes
 # no measured number.
-PARTS = {
+PARTS_OF_CODE = {
     "kernels": ("kernels/",),
     "models": ("models/",),
     "counting": ("flops/",),
@@ -46,7 +46,7 @@ def digests_of(sources: Sources) -> dict[str, str]:
     lines = defaultdict[str, list[str]](list)
     for file, digest in sources.items():
         path = _relative_path(file)
-        for part, prefixes in PARTS.items():
+        for part, prefixes in PARTS_OF_CODE.items():
             is_declaration = part == "measuring" and file.name == DECLARED
             if path.startswith(prefixes) and not is_declaration:
                 lines[part].append(f"{digest}  {path}\n")
@@ -57,8 +57,8 @@ def digests_of(sources: Sources) -> dict[str, str]:
 
 
 def changed(recorded: Mapping[str, str], today: Mapping[str, str]) -> list[str]:
-    """The parts whose digests differ, in the order of `PARTS`."""
-    return [part for part in PARTS if recorded.get(part) != today.get(part)]
+    """The parts whose digests differ, in the order of `PARTS_OF_CODE`."""
+    return [part for part in PARTS_OF_CODE if recorded.get(part) != today.get(part)]
 
 
 def _relative_path(file: Path) -> str:

@@ -4,7 +4,7 @@ Doubt belongs to a claim, not to a row. A row keeps its interval and its reasons
 is hollow, and its sentence omitted, only if the claim could be false within them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import ModuleType
@@ -141,9 +141,10 @@ def side_of(column: str, reference: float) -> Rule:
     def held(rows: pd.DataFrame) -> pd.Series:
         ends = ends_of(rows, column)
         is_above = rows[column] > reference
+        is_equal = rows[column] == reference
         stays_above = is_above & (ends["low"] > reference)
         stays_below = ~is_above & (ends["high"] <= reference)
-        return stays_above | stays_below | (rows[column] == reference)
+        return stays_above | stays_below | is_equal
 
     return Rule(_or_trusted(held), compares=True)
 
@@ -165,7 +166,8 @@ def rising(column: str, series: Sequence[str], along: str) -> Rule:
 
     def held(rows: pd.DataFrame) -> pd.Series:
         flags = pd.Series(True, rows.index)
-        for _, here in rows.sort_values(along).groupby(list(series), dropna=False, sort=False):
+        in_order = rows.sort_values(along)
+        for _, here in in_order.groupby(list(series), dropna=False, sort=False):
             ends = here.iloc[[0, -1]].sort_values(column)
             flags[here.index] = is_below(ends.iloc[0], ends.iloc[1], column)
         return flags
@@ -179,7 +181,11 @@ def ordered(column: str, group: Sequence[str]) -> Rule:
     def held(rows: pd.DataFrame) -> pd.Series:
         by_rank = rows.sort_values(column)
         ends = ends_of(by_rank, column)
-        groups = by_rank.groupby(list(group), dropna=False, sort=False).ngroup()
+        groups = by_rank.groupby(
+            list(group),
+            dropna=False,
+            sort=False,
+        ).ngroup()
         next_low = ends["low"].groupby(groups).shift(-1, fill_value=np.inf)
         # The last row of a group has no next one, the first no previous one.
         is_last = groups.groupby(groups).cumcount(ascending=False) == 0
@@ -195,17 +201,25 @@ def contested(rows: pd.DataFrame) -> set[str]:
     would decide it."""
     names = rows["run"].tolist()
     ends = ends_of(rows, "time_s").reset_index(drop=True)
-    by_time = _numbers(rows, "time_s").fillna(0.0).to_numpy().argsort(kind="stable")
-    alike: dict[frozenset[str], list[int]] = {}
-    for index in by_time:
-        parts = frozenset(names[index].split(","))
-        for part in parts:
-            if not part.startswith("batch_size="):  # the work differs, so times are not compared
-                setting = part.partition("=")[0]
-                alike.setdefault((parts - {part}) | {f"{setting}=*"}, []).append(index)
+    times = _numbers(rows, "time_s").fillna(0.0).to_numpy()
+    by_time = times.argsort(kind="stable")
     undecided: set[str] = set()
-    for indices in alike.values():
+    for indices in _differing_in_one(names, by_time):
         for fast, slow in pairwise(indices):
             if ends["high"][fast] >= ends["low"][slow]:
                 undecided |= {names[fast], names[slow]}
     return undecided
+
+
+def _differing_in_one(names: Sequence[str], order: Iterable[int]) -> Iterable[list[int]]:
+    """Positions of runs that differ in one setting, each group in the given order. Batches are no
+    such setting: the work differs, so times are not compared."""
+    found: dict[frozenset[str], list[int]] = {}
+    for index in order:
+        parts = frozenset(names[index].split(","))
+        for part in parts:
+            setting, _, _ = part.partition("=")
+            if setting != "batch_size":
+                others = (parts - {part}) | {f"{setting}=*"}
+                found.setdefault(others, []).append(index)
+    return found.values()

@@ -197,7 +197,15 @@ def show(topics: Path, tables: Path | None, config: Path, notebook: Path, as_jso
         states = Counter(topic.state for topic in read_topics)
         doubt: dict[str, Numbers] = {name: {"because": fault} for name, fault in faults.items()}
         answer = answered(len(read_topics) - len(faults), "items", "counted", doubt=doubt)
-        say_json(answer.line({"items": len(read_topics), **states, "unproven": faults}))
+        say_json(
+            answer.line(
+                {
+                    "items": len(read_topics),
+                    **states,
+                    "unproven": faults,
+                }
+            )
+        )
         return int(bool(faults))
     say(counted(read_topics))
     for topic in read_topics:

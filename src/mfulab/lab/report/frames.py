@@ -185,7 +185,8 @@ def steps(tables: Tables, *needed: str, **wanted: str | Iterable[str]) -> pd.Dat
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Returns one row for each distinct value of `keys`, in order of appearance. Numbers are
     medians over the rows least in doubt; other cells come from the first."""
-    if not rows.duplicated(list(keys)).any():
+    keys = list(keys)
+    if not rows.duplicated(keys).any():
         return rows
     if "reach" in rows:
         least = rows["reach"].groupby([rows[key] for key in keys], dropna=False).transform("min")
@@ -194,11 +195,11 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     for name in rows.select_dtypes("number"):
         if name not in keys:
             numbers.append(name)
-    medians = (
-        rows.groupby(list(keys), dropna=False, sort=False)[numbers].median().reset_index(drop=True)
-    )
-    first = rows.drop_duplicates(list(keys)).drop(columns=numbers).reset_index(drop=True)
-    return pd.concat([first, medians], axis=1)[[*rows]].copy()  # defragmented
+    groups = rows.groupby(keys, dropna=False, sort=False)
+    medians = groups[numbers].median().reset_index(drop=True)
+    first = rows.drop_duplicates(keys).drop(columns=numbers).reset_index(drop=True)
+    together = pd.concat([first, medians], axis=1)
+    return together[list(rows)].copy()  # defragmented
 
 
 def with_traces(tables: Tables) -> pd.DataFrame:
@@ -212,15 +213,18 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     # A measured machine of that name is another one.
     hardware = [Machine(name, False, True).label(Texts()) for name in names]
     read = traces.assign(hardware=hardware, is_read=True, machine_name=names)
-    added: dict[str, type] = {"is_read": bool, "machine_name": str}
+    wanted = kinds("profile") | {"is_read": bool, "machine_name": str}
     for name in JUDGED:
         if name in profile:
-            added[name] = float if name == "reach" else bool
-    wanted = kinds("profile") | added
-    cells = {
-        name: read.get(name, pd.Series(ABSENT[kind], read.index, kind))
-        for name, kind in wanted.items()
-    }
+            wanted[name] = bool
+    if "reach" in profile:
+        wanted["reach"] = float
+    cells = {}
+    for name, kind in wanted.items():
+        if name in read:
+            cells[name] = read[name]
+        else:
+            cells[name] = pd.Series(ABSENT[kind], read.index, kind)
     return pd.concat([profile, pd.DataFrame(cells)], ignore_index=True)
 
 
@@ -246,6 +250,16 @@ def preferred(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
     return rows
 
 
+def highest(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Returns the row with the highest value of a column, the first of several."""
+    return rows.loc[rows[column].idxmax()]
+
+
+def lowest(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Returns the row with the lowest value of a column, the first of several."""
+    return rows.loc[rows[column].idxmin()]
+
+
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
     """True where the intervals of two times do not overlap. A time without an interval has the
     usual one of its machine. `ratio` is the first time ÷ the second for equal work."""
@@ -261,14 +275,21 @@ def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) ->
 def relative_ends(rows: Any, suffix: str = "") -> tuple[Any, Any]:
     """Returns the ends of each time's interval, ÷ the time. Without an interval, as for a single
     process, they are as far off as the machine's processes usually are."""
-    time_s, low_s, high_s = (rows[f"{name}{suffix}"] for name in INTERVAL)
+    time_s = rows[f"time_s{suffix}"]
+    low = rows[f"time_ci_low_s{suffix}"] / time_s
+    high = rows[f"time_ci_high_s{suffix}"] / time_s
     usual = rows.get(USUAL, RECORDED_HALF_WIDTH)
     if isinstance(rows, pd.DataFrame):
-        factor = np.exp(pd.Series(usual, rows.index).fillna(RECORDED_HALF_WIDTH).astype(float))
-        return (low_s / time_s).fillna(1 / factor), (high_s / time_s).fillna(factor)
-    factor = math.exp(usual if pd.notna(usual) else RECORDED_HALF_WIDTH)
-    low = low_s / time_s if pd.notna(low_s) else 1 / factor
-    high = high_s / time_s if pd.notna(high_s) else factor
+        usual = pd.Series(usual, rows.index).fillna(RECORDED_HALF_WIDTH)
+        factor = np.exp(usual.astype(float))
+        return low.fillna(1 / factor), high.fillna(factor)
+    if pd.isna(usual):
+        usual = RECORDED_HALF_WIDTH
+    factor = math.exp(usual)
+    if pd.isna(low):
+        low = 1 / factor
+    if pd.isna(high):
+        high = factor
     return low, high
 
 
@@ -279,22 +300,27 @@ def with_usual(tables: Tables) -> Tables:
     columns = [*keys, "replicates", *INTERVAL]
     repeated = []
     for name in ("profile", "matmul"):
-        if name in tables and {*columns} <= {*tables[name]}:
+        if name in tables and set(columns) <= set(tables[name]):
             repeated.append(ok(tables[name], *INTERVAL)[columns])
     if not repeated:
         return tables
-    several = pd.concat(repeated)
-    several = several[several["replicates"] > 1]
-    half = np.log(several["time_ci_high_s"] / several["time_ci_low_s"]) / 2
-    several = several.assign(**{USUAL: half * np.sqrt(several["replicates"])})
-    of_machine = several.groupby(keys)[USUAL].agg(["median", "count"])
-    usual = of_machine.loc[of_machine["count"] >= FEWEST_RUNS, "median"].rename(USUAL)
+    usual = _usual(pd.concat(repeated), keys)
     with_column = dict(tables)
     for name in TIMED:
-        if name in tables and {*keys} <= {*tables[name]}:
+        if name in tables and set(keys) <= set(tables[name]):
             rows = tables[name].drop(columns=USUAL, errors="ignore")
             with_column[name] = rows.join(usual, on=keys)
     return with_column
+
+
+def _usual(timed: pd.DataFrame, keys: list[str]) -> pd.Series:
+    """Usual half-width of a single process's time on each machine, from runs of several."""
+    several = timed[timed["replicates"] > 1]
+    half = np.log(several["time_ci_high_s"] / several["time_ci_low_s"]) / 2
+    of_one = half * np.sqrt(several["replicates"])
+    of_machine = of_one.groupby([several[key] for key in keys]).agg(["median", "count"])
+    is_enough = of_machine["count"] >= FEWEST_RUNS
+    return of_machine.loc[is_enough, "median"].rename(USUAL)
 
 
 def against(
@@ -307,11 +333,14 @@ def against(
         if name in base and name in rows:
             judged.append(name)
     partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *judged, *columns]]
-    paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
-    paired = with_doubts_of_both(paired, judged, suffix)
-    return paired.assign(
-        apart=apart(paired, suffix=suffix), factor=paired["time_s"] / paired[f"time_s{suffix}"]
+    paired = rows.merge(
+        partners,
+        on=[*keys],
+        suffixes=("", suffix),
     )
+    paired = with_doubts_of_both(paired, judged, suffix)
+    factor = paired["time_s"] / paired[f"time_s{suffix}"]
+    return paired.assign(apart=apart(paired, suffix=suffix), factor=factor)
 
 
 def with_doubts_of_both(paired: pd.DataFrame, judged: Sequence[str], suffix: str) -> pd.DataFrame:
@@ -323,10 +352,12 @@ def with_doubts_of_both(paired: pd.DataFrame, judged: Sequence[str], suffix: str
         other = paired[f"{name}{suffix}"]
         if name == "reach":
             both[name] = own * other
+        elif name == "doubts":
+            both[name] = own.astype(int) | other.astype(int)
         else:
-            kind = int if name == "doubts" else bool
-            both[name] = own.astype(kind) | other.astype(kind)
-    return paired.drop(columns=[f"{name}{suffix}" for name in judged]).assign(**both)
+            both[name] = own.astype(bool) | other.astype(bool)
+    others = [f"{name}{suffix}" for name in judged]
+    return paired.drop(columns=others).assign(**both)
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
@@ -337,19 +368,18 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     on = ["hardware", "recorded"]
     known = _known_machines(tables["environment"])
     first_rows = rows.drop_duplicates(on)  # few
-    keys = [*first_rows[on].itertuples(index=False, name=None)]
-    named = []
-    for key, machine in zip(keys, _machines(first_rows), strict=True):
-        if machine.is_read:
-            named.append(machine)
-        else:
-            name, _ = known.get(key, ("", ""))
-            named.append(machine._replace(name=name or key[0]))
-    columns = {
-        "machine": [machine.label(Texts()) for machine in named],
-        "machine_name": [machine.name for machine in named],
-        "device": [known.get(key, ("", ""))[1] for key in keys],
+    columns: dict[str, list[str]] = {
+        "machine": [],
+        "machine_name": [],
+        "device": [],
     }
+    for row, machine in zip(first_rows[on].itertuples(), _machines(first_rows), strict=True):
+        name, device = known.get((row.hardware, row.recorded), ("", ""))
+        if not machine.is_read:
+            machine = machine._replace(name=name or row.hardware)
+        columns["machine"].append(machine.label(Texts()))
+        columns["machine_name"].append(machine.name)
+        columns["device"].append(device)
     group = rows.groupby(on, sort=False, dropna=False).ngroup()
     added = {}
     for name, cells in columns.items():
@@ -396,14 +426,16 @@ def emulated(rows: pd.DataFrame) -> pd.Series:
 def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
     """True for steps that may be ranked: page faults cost at most a share FAULTY, and matmuls take
     at least MATMULS % of the time."""
-    names = ("page_faults_per_s", "page_fault_s", "kept_memory_time_s", "matmul_percent")
-    columns = (rows.get(f"{name}{suffix}", pd.Series(float("nan"), rows.index)) for name in names)
-    faults_per_s, fault_s, kept_s, matmuls = columns
+    unknown = pd.Series(float("nan"), rows.index)
+    faults_per_s = rows.get(f"page_faults_per_s{suffix}", unknown)
+    fault_s = rows.get(f"page_fault_s{suffix}", unknown)
+    kept_s = rows.get(f"kept_memory_time_s{suffix}", unknown)
+    matmul_percent = rows.get(f"matmul_percent{suffix}", unknown)
     time_s = rows[f"time_s{suffix}"]
     costs_nothing = kept_s >= time_s  # as in the step's account
     is_priced = (faults_per_s * fault_s > FAULTY) & ~costs_nothing
-    faulty = is_priced | (kept_s < (1 - FAULTY) * time_s)
-    return ~(faulty | (matmuls < MATMULS))
+    is_faulty = is_priced | (kept_s < (1 - FAULTY) * time_s)
+    return ~is_faulty & ~(matmul_percent < MATMULS)
 
 
 def in_words(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
@@ -449,20 +481,25 @@ def _read(path: Path, table: str, problems: list[str], rules: list[Said]) -> pd.
         problems.append(
             f"{path.name}: {unreadable} cells hold no number where one belongs; they are shown empty"
         )
-    if [*frame] != [*expected]:
-        empty = _empty(frame.index)
-        cells = {name: frame.get(name, empty[kind]) for name, kind in expected.items()}
-        frame = pd.DataFrame(cells, copy=False)
+    if list(frame) != list(expected):
+        frame = _completed(frame, expected)
     frame["recorded"] = frame["recorded"].fillna(False).astype(bool)
     choice = None
     if not is_long:
         choice = _choice(frame, expected, path)
-    if choice is None:
-        if len(frame) >= MANY:
-            return frame
-        return frame.copy()
-    rules.append(choice.rule)
-    return frame[choice.rows].reset_index(drop=True)
+    if choice is not None:
+        rules.append(choice.rule)
+        return frame[choice.rows].reset_index(drop=True)
+    if len(frame) >= MANY:
+        return frame
+    return frame.copy()
+
+
+def _completed(frame: pd.DataFrame, expected: Mapping[str, type]) -> pd.DataFrame:
+    """Returns the expected columns in order; those that are missing are empty."""
+    empty = _empty(frame.index)
+    cells = {name: frame.get(name, empty[kind]) for name, kind in expected.items()}
+    return pd.DataFrame(cells, copy=False)
 
 
 def _choice(keys: pd.DataFrame, expected: Iterable[str], path: Path) -> shown_rows.Choice | None:
@@ -516,14 +553,16 @@ def _typed(cells: pd.Series, kind: type) -> tuple[pd.Series, int]:
     are not."""
     if kind is str:
         codes, distinct = pd.factorize(cells)
-        words = pd.array([*map(unquoted, distinct)], "str")
+        words = pd.array(list(map(unquoted, distinct)), "str")
         return pd.Series(words.take(codes), cells.index), 0
     if kind is bool:
-        return cells.map({"True": True, "False": False}).astype("boolean"), 0
+        flags = cells.map({"True": True, "False": False})
+        return flags.astype("boolean"), 0
     if is_numeric_dtype(cells) and not is_bool_dtype(cells):
         return cells, 0
     numbers = pd.to_numeric(cells.astype(str), errors="coerce")
-    return numbers, int((numbers.isna() & cells.notna()).sum())
+    unreadable = numbers.isna() & cells.notna()
+    return numbers, int(unreadable.sum())
 
 
 def _is_empty(cells: pd.Series, kind: type) -> bool:

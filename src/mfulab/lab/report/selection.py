@@ -236,7 +236,7 @@ def first_run(rows: pd.DataFrame) -> pd.Series:
     selected = select(rows, FIRST_SCREEN).told
     selected = frames.preferred(selected, ~(selected["matmul_percent"] < frames.MATMULS))
     selected = frames.preferred(selected, selected["utilization_percent"] >= BUSY)
-    return selected.loc[selected["mfu_percent"].idxmin()]
+    return frames.lowest(selected, "mfu_percent")
 
 
 def first_of_page(headline: ModuleType, tables: frames.Tables) -> Hashable | None:

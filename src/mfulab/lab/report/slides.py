@@ -65,12 +65,25 @@ def save(which: str, topics: Path, tables: Path, out: Path, language: str) -> No
     drawn: set[str] = set()
     with_own_models: set[str] = set()
     for device in gpus:
-        shown = _draw(names, only(read, device), own_models, out / device, language)
+        shown = _draw(
+            names,
+            only(read, device),
+            own_models,
+            out / device,
+            language,
+        )
         drawn.update(shown)
         with_own_models.update(name for name, is_own in shown.items() if is_own)
     remaining = leave_out(names, with_own_models)
     for device in cpus:
-        _draw(remaining, only(read, device), own_models, out / device, language, drawn)
+        _draw(
+            remaining,
+            only(read, device),
+            own_models,
+            out / device,
+            language,
+            drawn,
+        )
 
 
 def shown_devices(tables: frames.Tables) -> tuple[list[str], list[str]]:

@@ -24,7 +24,7 @@ from mfulab.mfu.three_lines import ThreeLines
 # Key of each numeric column, and its width in a narrow terminal.
 NUMBERS = {"time": 8, "speed": 6, "mfu": 6, "utilization": 11}
 LONG = 40  # characters of a name, above which common words are split off
-MOST = 40  # rows; a longer sweep shows its last ones and points to the page
+MOST_ROWS = 40  # of a table; a longer sweep shows its last ones and points to the page
 
 
 def table(
@@ -33,26 +33,37 @@ def table(
     """Table of this machine's rows, `width` characters wide. A row without a time shows its status
     instead."""
     text = Texts(language, "summary")
-    own = [rows[~rows["recorded"]].tail(MOST) for rows in (profile, matmul)]
-    names, shared = _names([*own[0]["run"], *own[1]["run"]], text)
-    title = text("run_of", shared=shared) if shared else text("run")
+    steps = profile[~profile["recorded"]].tail(MOST_ROWS)
+    matmuls = matmul[~matmul["recorded"]].tail(MOST_ROWS)
+    names, shared = _names([*steps["run"], *matmuls["run"]], text)
+    title = text("run")
+    if shared:
+        title = text("run_of", shared=shared)
     shown = Table(box=None, header_style="bold", pad_edge=False)
     left = max(20, width - sum(NUMBERS.values()) - 2 * len(NUMBERS))  # columns are two blanks apart
     shown.add_column(title, overflow="ellipsis", no_wrap=True, max_width=left)
     for name, least in NUMBERS.items():
-        shown.add_column(text(name), justify="right", no_wrap=True, min_width=least)
-    names_of = names[: len(own[0])], names[len(own[0]) :]
-    shares = ("mfu_percent", "share_of_measured_percent")
-    for rows, share, short_names in zip(own, shares, names_of, strict=True):
-        for name, (_, row) in zip(short_names, rows.iterrows(), strict=True):
-            time = text.name("status", row["status"])
-            if row["status"] == "ok":
-                time = quantity(row["time_s"], "s")
-            busy = text.written(quantity(row.get("utilization_percent"), "%"))
-            speed = quantity(row["tflop_s"] * 1e12, "")
-            mfu = text.written(quantity(row[share], "%"))
-            cells = (name, time, speed, mfu, busy)
-            shown.add_row(*map(Text, cells), style=None if row["status"] == "ok" else "dim")
+        shown.add_column(
+            text(name),
+            justify="right",
+            no_wrap=True,
+            min_width=least,
+        )
+    lines = []
+    for _, row in steps.iterrows():
+        lines.append((row, row["mfu_percent"]))
+    for _, row in matmuls.iterrows():
+        lines.append((row, row["share_of_measured_percent"]))
+    for name, (row, share) in zip(names, lines, strict=True):
+        look: str | None = "dim"
+        time = text.name("status", row["status"])
+        if row["status"] == "ok":
+            look = None
+            time = quantity(row["time_s"], "s")
+        speed = quantity(row["tflop_s"] * 1e12, "")
+        busy = text.written(quantity(row.get("utilization_percent"), "%"))
+        cells = (name, time, speed, text.written(quantity(share, "%")), busy)
+        shown.add_row(*map(Text, cells), style=look)
     return shown
 
 
@@ -62,9 +73,9 @@ def _names(runs: Sequence[str], text: Texts) -> tuple[list[str], str]:
     names = []
     for run in runs:
         names.append([text.name("mode", word) for word in short(run).split()])
-    long = len(names) > 1 and max(len(" ".join(words)) for words in names) > LONG
+    longest = max((len(" ".join(words)) for words in names), default=0)
     shared = []
-    if long:
+    if len(names) > 1 and longest > LONG:
         for word in names[0]:
             if all(word in words for words in names):
                 shared.append(word)
@@ -112,9 +123,13 @@ def _first_screen(tables: frames.Tables, language: str) -> list[str]:
     first = why.first(tables, selection.first_run(rows), set(), language)
     finding = mfu_versus_utilization.finding(rows, Texts(language, "mfu_versus_utilization"))
     told = ThreeLines(
-        f"\n{finding}", first["because"], first["advice"], is_elsewhere=first["is_elsewhere"]
+        f"\n{finding}",
+        first["because"],
+        first["advice"],
+        is_elsewhere=first["is_elsewhere"],
     )
-    return [*told.worded(language), *filter(None, [first["experiment"], first["otherwise"]])]
+    commands = filter(None, [first["experiment"], first["otherwise"]])
+    return [*told.worded(language), *commands]
 
 
 def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> None:
@@ -123,11 +138,12 @@ def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> No
     for line in frames.unused(tables, language):
         words = wrapped(f"{text('no_gpu')} {line}", console.width)
         console.print(Text(words, style="bold yellow"))
-    headline, lines, again = trust.summary(tables, language)
-    for line in filter(None, [headline, *lines]):
-        console.print(Text(wrapped(line, console.width), style="yellow"), soft_wrap=True)
-    if again:
-        words = text("again", command=in_language(again, language))
+    doubts = trust.summary(tables, language)
+    for line in filter(None, [doubts.headline, *doubts.lines]):
+        words = wrapped(line, console.width)
+        console.print(Text(words, style="yellow"), soft_wrap=True)
+    if doubts.again:
+        words = text("again", command=in_language(doubts.again, language))
         console.print(Text(f"{words}\n", style="yellow"), soft_wrap=True)
 
 
@@ -156,22 +172,28 @@ def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") 
     if runs:
         if as_json:
             say_json(unanswered("", Said("no_tables", {"runs": runs})).line({}))
-        key = "not_shown" if has_workflow() else "not_shown_alone"
+        key = "not_shown_alone"
+        if has_workflow():
+            key = "not_shown"
         console.print(text(key, count=runs, command=MEASURE))
         return 0
     if not any((tables / f"{name}.csv").is_file() for name in TABLES):
         if as_json:
             say_json(unanswered("", Said("no_row")).line({}))
-        console.print(text("nothing", folder=tables, command=measures()), soft_wrap=True)
+        console.print(
+            text(
+                "nothing",
+                folder=tables,
+                command=measures(),
+            ),
+            soft_wrap=True,
+        )
         return 1
     read, problems = frames.read(tables)
     if as_json:
         return _print_json(read)
     _print_doubts(console, read, language)
-    measured = table(read["profile"], read["matmul"], console.width, language)
-    if measured.row_count:
-        console.print(measured)
-        console.print(Text(trust.precision(read, language)), soft_wrap=True)
+    _print_rows(console, read, language)
     for problem in problems:
         if not problem.of_recordings:
             console.print(Text(problem.in_words(language), style="yellow"))
@@ -180,3 +202,11 @@ def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") 
     if page.exists():  # not after drawing a single figure
         console.print(Text(f"\n{page.resolve()}"), soft_wrap=True)
     return 0
+
+
+def _print_rows(console: Terminal, tables: frames.Tables, language: str) -> None:
+    """Prints the table of this machine's rows, and how precise they are; nothing without rows."""
+    measured = table(tables["profile"], tables["matmul"], console.width, language)
+    if measured.row_count:
+        console.print(measured)
+        console.print(Text(trust.precision(tables, language)), soft_wrap=True)

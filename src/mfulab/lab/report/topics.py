@@ -64,11 +64,29 @@ def read(path: Path) -> list[Topic]:
     for text, items in _texts(path).items():
         for item in items:
             state, _, reason = item.state.partition(":")
-            topics.append(Topic(text, item.topic, item.where, item.shown, state, reason.strip()))
+            topics.append(
+                Topic(
+                    text,
+                    item.topic,
+                    item.where,
+                    item.shown,
+                    state,
+                    reason.strip(),
+                )
+            )
         for line in statements:
             if line["source"] == text.lower():
                 where = f"table `seminar`: {line['printed']}"
-                topics.append(Topic(text, line["case"], where, STATEMENTS, "works", ""))
+                topics.append(
+                    Topic(
+                        text,
+                        line["case"],
+                        where,
+                        STATEMENTS,
+                        "works",
+                        "",
+                    )
+                )
     return topics
 
 

@@ -2,8 +2,8 @@
 the terminal and the figures."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +41,8 @@ WORDS = (
 )
 # Flags of a verdict: the device did other work meanwhile, or was slowed down.
 DISTURBING = WORDS[:5]
+# Keys of a run's name whose values have words, by the kind of these.
+WORDED_SETTINGS = {"workload": "mode", "precision": "precision", "execution": "execution"}
 
 
 class Doubt(NamedTuple):
@@ -65,8 +67,11 @@ class Marks(NamedTuple):
 def judged(tables: frames.Tables) -> frames.Tables:
     """Adds the columns of `with_doubts` to all tables, so that they are computed only once, and how
     far a single process is usually off."""
-    tables = frames.with_usual(tables)
-    return {name: with_doubts(table) if name in TABLES else table for name, table in tables.items()}
+    found = dict(frames.with_usual(tables))
+    for name in TABLES:
+        if name in found:
+            found[name] = with_doubts(found[name])
+    return found
 
 
 def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -76,13 +81,24 @@ def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     failed = consistency.failed(rows)
     masks = _masks(rows, failed)
-    doubts = sum(mask * 2 ** WORDS.index(key) for key, mask in masks.items())
-    any_failed = pd.DataFrame(failed, index=rows.index).any(axis=1)
-    contradicts = any_failed | masks["far_ceiling"]
-    contradicts |= masks.get("above_peak", False) | masks.get("falling", False)
-    reach = pd.Series(1.0, rows.index).mask(doubts > 0, OFF).mask(contradicts, math.inf)
-    judged = {"doubts": doubts, "doubtful": doubts > 0, "impossible": any_failed, REACH: reach}
-    return rows.assign(**judged)
+    doubts = pd.Series(0, rows.index)
+    for key, mask in masks.items():
+        doubts = doubts + mask * 2 ** WORDS.index(key)
+    doubtful = doubts > 0
+    is_impossible = pd.DataFrame(failed, index=rows.index).any(axis=1)
+    contradicts = is_impossible | masks["far_ceiling"]
+    for key in ("above_peak", "falling"):
+        if key in masks:
+            contradicts |= masks[key]
+    reach = pd.Series(1.0, rows.index)
+    reach = reach.mask(doubtful, OFF)
+    reach = reach.mask(contradicts, math.inf)
+    return rows.assign(
+        doubts=doubts,
+        doubtful=doubtful,
+        impossible=is_impossible,
+        reach=reach,
+    )
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
@@ -107,61 +123,87 @@ def impossible(rows: pd.DataFrame) -> pd.Series:
 
 def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.Series]:
     """Mask of rows for each reason. `failed` holds those of `consistency.failed`."""
-    ok = rows.get("status", pd.Series("ok", rows.index)) == "ok"
-    timed = ok & rows.get("replicates", ok).notna()  # not those read from a trace
+    ok = pd.Series(True, rows.index)
+    if "status" in rows:
+        ok = rows["status"] == "ok"
+    masks = _flagged(rows)
+    if "verdict_flags" not in rows and "other_processes_percent" in rows:
+        masks["beside"] = rows["other_processes_percent"] >= 100 * OTHERS
+    if {"measured_tflop_s", "computed_tflop_s", "emulated"} <= set(rows):
+        masks["far_ceiling"] |= _is_far(rows)
+    if "steady" in rows:
+        unsteady = (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
+        if "replicates" in rows:
+            unsteady &= rows["replicates"].notna()  # not those read from a trace
+        masks["unsteady"] = unsteady
+    if "mfu_percent" in rows:
+        masks["above_peak"] = consistency.above_peak(rows)
+    if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
+        masks["falling"] = falling(rows) | overtaken(rows)
+    return {key: ok & mask for key, mask in (masks | dict(failed)).items()}
+
+
+def _flagged(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Mask of rows for each reason that the flags of their verdicts tell."""
     flags = rows.get("verdict_flags", pd.Series("", rows.index))
-    keys = {}
+    cells_of = defaultdict[str, list[str]](list)
     for cell in flags.unique():
         if isinstance(cell, str):
-            keys[cell] = verdicts.keys(cell)
-    masks = dict[str, pd.Series]()
-    for key in (*DISTURBING, "far_ceiling"):
-        masks[key] = ok & flags.isin([cell for cell in keys if key in keys[cell]])
-    if "verdict_flags" not in rows and "other_processes_percent" in rows:
-        masks["beside"] = ok & (rows["other_processes_percent"] >= 100 * OTHERS)
-    if {"measured_tflop_s", "computed_tflop_s", "emulated"} <= set(rows):
-        masks["far_ceiling"] |= ok & _is_far(rows)
-    if "steady" in rows:
-        masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
-    if "mfu_percent" in rows:
-        masks["above_peak"] = ok & consistency.above_peak(rows)
-    if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
-        masks["falling"] = ok & (falling(rows) | overtaken(rows))
-    return masks | {key: ok & mask for key, mask in failed.items()}
+            for key in verdicts.keys(cell):
+                cells_of[key].append(cell)
+    return {key: flags.isin(cells_of[key]) for key in (*DISTURBING, "far_ceiling")}
 
 
 def doubts(tables: frames.Tables) -> list[Doubt]:
     """Returns the reasons to doubt what was measured here: impossible ceilings first, then the most
     frequent."""
-    tried = {
-        STEPS[table]: with_doubts(rows)[["run", "doubts"]]
-        for table, rows in _own_or_recorded_steps(tables).items()
-    }
+    ceilings = tables["ceilings"]
+    return _far_ceilings(ceilings) + _exceeded_ceilings(ceilings) + _doubts_of_steps(tables)
+
+
+def _doubts_of_steps(tables: frames.Tables) -> list[Doubt]:
+    """Reasons to doubt steps and matmuls, the most frequent first."""
+    tried = {}
+    for table, steps in _own_or_recorded_steps(tables).items():
+        tried[STEPS[table]] = with_doubts(steps)[["run", "doubts"]]
     rows = pd.concat(tried, names=["step"]).reset_index("step")
-    of_steps = []
+    found = []
     for index, key in enumerate(WORDS):
         here = rows[(rows["doubts"] & 2**index) > 0]
-        if not len(here):  # of no rows pandas would count texts
+        if here.empty:  # of no rows pandas would count texts
             continue
         # Runs of the step with most of them come first.
-        here = here.sort_values(
-            "step", key=lambda step: -step.map(step.value_counts()), kind="stable"
-        )
-        again = (*here["step"].unique(),)
+        here = here.assign(count=here["step"].map(here["step"].value_counts()))
+        here = here.sort_values("count", ascending=False, kind="stable")
+        again = tuple(here["step"].unique())
         if key == "far_ceiling":  # the runs' own times are right
             again = ("ceilings",)
-        of_steps.append(Doubt(key, (*here["run"],), again))
-    of_steps.sort(key=lambda doubt: -len(doubt.runs))
-    # Formats in which a run of the sweep exceeded the ceiling that was measured before. Ceilings of
-    # a quick search may be exceeded.
-    rows = frames.ok(frames.own_or_recorded(tables["ceilings"]), "swept_tflop_s")
+        found.append(Doubt(key, tuple(here["run"]), again))
+    found.sort(key=lambda doubt: len(doubt.runs), reverse=True)
+    return found
+
+
+def _exceeded_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
+    """Formats in which a run of the sweep exceeded the ceiling that was measured before. Ceilings
+    of a quick search may be exceeded."""
+    rows = frames.ok(frames.own_or_recorded(ceilings), "swept_tflop_s")
     rows = rows[~rows["run"].str.contains("search=quick", regex=False)]
-    rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
-    rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
-    found = _far_ceilings(tables["ceilings"])
-    for row in rows[rows["share"] > ABOVE].drop_duplicates(["ceiling", "machine"]).itertuples():
-        found.append(Doubt(row.ceiling, (row.raised_by,), worst=row.share, machine=row.machine))
-    return found + of_steps
+    rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"], machine="")
+    if rows["hardware"].nunique() > 1:
+        rows["machine"] = rows["hardware"]
+    exceeded = rows[rows["share"] > ABOVE].drop_duplicates(["ceiling", "machine"])
+    found = []
+    for row in exceeded.itertuples():
+        runs = (row.raised_by,)
+        found.append(
+            Doubt(
+                row.ceiling,
+                runs,
+                worst=row.share,
+                machine=row.machine,
+            )
+        )
+    return found
 
 
 def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
@@ -170,10 +212,17 @@ def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
         return []
     rows = frames.ok(frames.own_or_recorded(ceilings), "measured_tflop_s", "computed_tflop_s")
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["computed_tflop_s"])
-    far = rows[_is_far(rows)].drop_duplicates("ceiling")
-    return [
-        Doubt(row.ceiling, (row.run,), worst=row.share, is_far=True) for row in far.itertuples()
-    ]
+    found = []
+    for row in rows[_is_far(rows)].drop_duplicates("ceiling").itertuples():
+        found.append(
+            Doubt(
+                row.ceiling,
+                (row.run,),
+                worst=row.share,
+                is_far=True,
+            )
+        )
+    return found
 
 
 def _is_far(ceilings: pd.DataFrame) -> pd.Series:
@@ -211,67 +260,91 @@ def falling(rows: pd.DataFrame) -> pd.Series:
     """True for a step that takes less time than the same step at a smaller batch, though it does
     more."""
     timed = _by_batch(rows)
-    longest = timed.groupby([*STEP, "batch_size"])["time_s"].max().groupby(STEP).cummax()
-    smaller = _time_at_batch(longest.groupby(STEP).shift(), timed)
-    return (timed["time_s"] < FALLING * smaller).reindex(rows.index, fill_value=False)
+    longest = timed.groupby([*STEP, "batch_size"])["time_s"].max()
+    longest_so_far = longest.groupby(STEP).cummax()
+    smaller = _time_at_batch(longest_so_far.groupby(STEP).shift(), timed)
+    is_falling = timed["time_s"] < FALLING * smaller
+    return is_falling.reindex(rows.index, fill_value=False)
 
 
 def overtaken(rows: pd.DataFrame) -> pd.Series:
     """True for a step that takes more time than the same step at a larger batch, so that something
     must have slowed it down."""
     timed = _by_batch(rows)
-    shortest = timed.groupby([*STEP, "batch_size"])["time_s"].min()[::-1].groupby(STEP).cummin()
-    larger = _time_at_batch(shortest.groupby(STEP).shift(), timed)
-    return (FALLING * timed["time_s"] > larger).reindex(rows.index, fill_value=False)
+    shortest = timed.groupby([*STEP, "batch_size"])["time_s"].min()
+    largest_first = shortest[::-1]
+    shortest_so_far = largest_first.groupby(STEP).cummin()
+    larger = _time_at_batch(shortest_so_far.groupby(STEP).shift(), timed)
+    is_overtaken = FALLING * timed["time_s"] > larger
+    return is_overtaken.reindex(rows.index, fill_value=False)
 
 
 def _by_batch(rows: pd.DataFrame) -> pd.DataFrame:
     """Timed steps with a batch size, with `run` stripped of it."""
-    timed = rows[[*STEP, "time_s", "batch_size"]].dropna(subset=["time_s", "batch_size"])
-    return timed.assign(run=timed["run"].str.replace(consistency.BATCH, "", regex=True))
+    timed = rows[[*STEP, "time_s", "batch_size"]]
+    timed = timed.dropna(subset=["time_s", "batch_size"])
+    names = timed["run"].str.replace(consistency.BATCH, "", regex=True)
+    return timed.assign(run=names)
 
 
 def _time_at_batch(times: pd.Series, timed: pd.DataFrame) -> np.ndarray:
     """Looks up the time of each row's step and batch size in `times`."""
-    return times.reindex(pd.MultiIndex.from_frame(timed[[*STEP, "batch_size"]])).to_numpy()
+    steps = pd.MultiIndex.from_frame(timed[[*STEP, "batch_size"]])
+    return times.reindex(steps).to_numpy()
 
 
-def summary(
-    tables: frames.Tables, language: str = "en", marks: Marks | None = None
-) -> tuple[str, list[str], str]:
-    """Returns (headline, one line for each reason, command to measure again). All are empty if
-    nothing is doubtful; the command also if nothing was measured here. `marks` are those of a
-    page."""
+class Summary(NamedTuple):
+    """Doubts in words: a headline, a line for each reason, and the command to measure again. All
+    are empty if nothing is doubtful; the command also if nothing was measured here."""
+
+    headline: str
+    lines: list[str]
+    again: str
+
+
+def summary(tables: frames.Tables, language: str = "en", marks: Marks | None = None) -> Summary:
+    """Tells what is doubtful. `marks` are those of a page."""
     tables = judged(tables)
     text = Texts(language, "trust")
     reasons = doubts(tables)
     broken = failed(tables, language)
-    if not reasons and not broken:
-        return "", [], ""
-    timed = pd.concat(
-        [doubtful(frames.ok(rows, "time_s")) for rows in _own_or_recorded_steps(tables).values()]
-    )
-    lines = [*filter(None, [broken]), *(_line(doubt, text) for doubt in reasons)]
-    again = list(chain.from_iterable(doubt.steps for doubt in reasons))
-    for table in STEPS:
-        if broken and len(_failed(tables[table])):
-            again.append(STEPS[table])
-    steps = dict.fromkeys(again)
-    rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
-    experiments = ",".join(filter(None, rows.loc[~rows["recorded"], "experiment"].unique()))
-    chosen = ""
-    if experiments:
-        chosen = f" --config experiment={experiments}"
-    command = ""
-    if not rows["recorded"].all():
-        command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
-    if timed.any():
-        headline = _rows_and_marks(marks, int(timed.sum()), len(timed), text)
+    lines = [_line(doubt, text) for doubt in reasons]
+    if broken:
+        lines.insert(0, broken)
+    if not lines:
+        return Summary("", [], "")
+    timed = []
+    for rows in _own_or_recorded_steps(tables).values():
+        timed.append(doubtful(frames.ok(rows, "time_s")))
+    is_doubtful = pd.concat(timed)
+    if is_doubtful.any():
+        count = int(is_doubtful.sum())
+        headline = _rows_and_marks(marks, count, len(is_doubtful), text)
     elif reasons:
         headline = text("ceilings_only")
     else:
         headline = lines.pop(0)
-    return headline, lines, command
+    return Summary(headline, lines, _again(tables, reasons))
+
+
+def _again(tables: frames.Tables, reasons: Iterable[Doubt]) -> str:
+    """Command that repeats the steps of all reasons, and steps that failed; empty if nothing was
+    measured here."""
+    rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
+    own = rows[~rows["recorded"]]
+    if own.empty:
+        return ""
+    steps = dict[str, None]()  # in order, each once
+    for doubt in reasons:
+        steps |= dict.fromkeys(doubt.steps)
+    for table, step in STEPS.items():
+        if len(_failed(tables[table])):
+            steps[step] = None
+    command = f"{MEASURE} --forcerun {' '.join(steps)}"
+    experiments = ",".join(filter(None, own["experiment"].unique()))
+    if experiments:
+        return f"{command} --config experiment={experiments}"
+    return command
 
 
 def _rows_and_marks(marks: Marks | None, count: int, total: int, text: Texts) -> str:
@@ -289,34 +362,45 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     """Sentences on the precision of times and on what the machine cost; empty if nothing was
     measured twice."""
     text = Texts(language, "trust")
-    columns = ["precision_percent", "machine_cost_percent"]
-    timed = [frames.ok(steps, "time_s") for steps in _own_or_recorded_steps(tables).values()]
-    rows = pd.concat([steps.reindex(columns=["run", *columns]) for steps in timed])
-    interval, cost = (_typical(rows, column, text) for column in columns)
-    known = int(rows["precision_percent"].notna().sum())
-    several = ""
-    if known < len(rows):
-        several = text("several", count=known, total=len(rows))
+    timed = []
+    for steps in _own_or_recorded_steps(tables).values():
+        columns = ["run", "precision_percent", "machine_cost_percent"]
+        timed.append(frames.ok(steps, "time_s").reindex(columns=columns))
+    rows = pd.concat(timed)
+    interval = _typical(rows, "precision_percent", text)
+    cost = _typical(rows, "machine_cost_percent", text)
     sentences = []
-    if cost:
-        sentences = [text("machine_cost", **cost)]
-    if interval:  # from ±100 %, a factor is given instead, as percent would mislead
-        vague = interval["half"] >= 100
-        wide = interval["worst"] >= 100
-        if vague:
-            key = "precision_none"
-        elif wide:
-            key = "precision_wide"
-        else:
-            key = "precision"
-        factor = 1 + (interval["half"] if vague else interval["worst"]) / 100
-        shown_factor = str(VAGUEST) if vague else f"> {VAGUEST}"
-        if factor < VAGUEST:
-            shown_factor = significant(factor, 2)
-        sentences.insert(0, text(key, **interval, several=several, factor=shown_factor))
+    if interval:
+        known = int(rows["precision_percent"].notna().sum())
+        several = ""
+        if known < len(rows):
+            several = text("several", count=known, total=len(rows))
+        sentences.append(_how_precise(interval, several, text))
         if several:
-            sentences.insert(1, text("alone", count=len(rows) - known))
+            sentences.append(text("alone", count=len(rows) - known))
+    if cost:
+        sentences.append(text("machine_cost", **cost))
     return " ".join(sentences)
+
+
+def _how_precise(interval: Record, several: str, text: Texts) -> str:
+    """Sentence on the typical and the widest interval. From ±100 % it gives a factor instead, as
+    percent would mislead."""
+    key = "precision"
+    widest = interval["worst"]
+    if interval["half"] >= 100:
+        key = "precision_none"
+        widest = interval["half"]
+    elif interval["worst"] >= 100:
+        key = "precision_wide"
+    factor = 1 + widest / 100
+    if factor < VAGUEST:
+        shown_factor = significant(factor, 2)
+    elif key == "precision_none":
+        shown_factor = str(VAGUEST)
+    else:
+        shown_factor = f"> {VAGUEST}"
+    return text(key, **interval, several=several, factor=shown_factor)
 
 
 def _named(run: str, text: Texts) -> str:
@@ -330,7 +414,7 @@ def _named(run: str, text: Texts) -> str:
     if not name:
         return short(run)
     words = [name]
-    for key, kind in (("workload", "mode"), ("precision", "precision"), ("execution", "execution")):
+    for key, kind in WORDED_SETTINGS.items():
         value = values.get(key, "")
         if value and value != EAGER:
             words.append(text.name(kind, value))
@@ -363,7 +447,12 @@ def failed(tables: frames.Tables, language: str = "en") -> str:
     text = Texts(language, "trust")
     first = rows.iloc[0]
     message = verdicts.message(first["message"], language)
-    return text("failed", count=len(rows), run=_named(first["run"], text), message=message)
+    return text(
+        "failed",
+        count=len(rows),
+        run=_named(first["run"], text),
+        message=message,
+    )
 
 
 def _failed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -377,7 +466,12 @@ def _line(doubt: Doubt, text: Texts) -> str:
     if doubt.is_far:
         return text("ceiling_is_far", precision=doubt.key, share=percent(doubt.worst))
     if doubt.worst:
-        return text("low_ceiling", precision=doubt.key, share=percent(doubt.worst), run=run)
+        return text(
+            "low_ceiling",
+            precision=doubt.key,
+            share=percent(doubt.worst),
+            run=run,
+        )
     return text(doubt.key, count=len(doubt.runs), run=run)
 
 
@@ -397,10 +491,9 @@ def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
     begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
     begin = (begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     timed = rows.assign(begin=begin).dropna(subset=["begin", "process_s"])
-    total_s = sum(
-        _total_s(zip(here["begin"], here["process_s"], strict=True))
-        for _, here in timed.groupby("hardware")
-    )
+    total_s = 0.0
+    for _, here in timed.groupby("hardware"):
+        total_s += _total_s(zip(here["begin"], here["process_s"], strict=True))
     measured_s = timed["measured_s"].sum()
     if total_s > 0:
         return DutyCycle(len(timed), total_s, measured_s, 100 * measured_s / total_s)
@@ -414,9 +507,12 @@ def _total_s(runs: Iterable[tuple[float, float]]) -> float:
     latest = ordered[0][0]
     between_s = 0.0
     for start, length in ordered:
+        begin = start
         # Starts are whole seconds: this run began after the previous one ended.
-        begin = latest if latest - CLOCK_S < start < latest else start
-        if begin - latest <= PAUSE_S:
-            between_s += max(0.0, begin - latest)
+        if latest - CLOCK_S < start < latest:
+            begin = latest
+        gap_s = max(0.0, begin - latest)
+        if gap_s <= PAUSE_S:
+            between_s += gap_s
         latest = max(latest, begin + length)
     return between_s + sum(length for _, length in ordered)

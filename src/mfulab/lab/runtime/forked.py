@@ -16,14 +16,14 @@ from mfulab.device.system import end_with_parent
 # Errors of a pool that lost a process, or that cannot start: no /dev/shm, too little memory, too
 # many processes.
 NO_POOL = (ImportError, OSError, RuntimeError)
-MOST = 16  # processes; each takes about 0.1 s to fork and to return its result
+MOST_PROCESSES = 16  # processes; each takes about 0.1 s to fork and to return its result
 _work: Callable[[str], Any]
 
 
 def drawing_cores() -> int:
     """Number of processes that draw at a time; 1 if forking is not supported."""
     if sys.platform == "linux":
-        return min(MOST, usable_cores())
+        return min(MOST_PROCESSES, usable_cores())
     return 1
 
 

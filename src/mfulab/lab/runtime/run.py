@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -73,10 +73,13 @@ def main(step: str) -> None:
     sys.path.insert(0, str(Path.cwd()))  # a user's own model may be a module in this folder
     options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     config = Path(options["--config"])
+    ended_by = options.get("--failed")
     try:
-        took = float(options.get("--after") or 0) or None
-        failed = options.get("--failed")
-        row = record_failure(step, config, failed, took) if failed else measure(step, config)
+        if ended_by:
+            took_s = float(options.get("--after") or 0) or None
+            row = record_failure(step, config, ended_by, took_s)
+        else:
+            row = measure(step, config)
         if row.status == "ok" and INSTEAD_OF in options:
             _stand_in(config, Path(options[INSTEAD_OF]))
     except ConfigurationError as error:
@@ -86,21 +89,25 @@ def main(step: str) -> None:
         say("interrupted", file=sys.stderr, flush=True)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)  # the parent sees which signal ended it
-    say(": ".join(filter(None, (row.status, row.run, verdicts.message(row.message)))))
-    if row.status == OUT_OF_MEMORY and not failed and _halve(step, config):
+    words = [row.status, row.run, verdicts.message(row.message)]
+    say(": ".join(filter(None, words)))
+    if row.status == OUT_OF_MEMORY and not ended_by and _halve(step, config):
         sys.exit(HALVED)
 
 
 def _halve(step: str, path: Path) -> bool:
     """Writes a config with half the batch for the first process of a profiled step, unless that run
     is planned anyway. Returns True if written."""
-    half = path.parent.with_name(halved(path.parent.name)) / "config.json"
     content = read_json(path)
-    is_planned = half.exists() and not half.with_name(STANDS_IN).exists()
-    if step != "profile_step" or half == path or is_planned or content.get("replicate", 1) > 1:
+    if step != "profile_step" or content.get("replicate", 1) > 1:
+        return False
+    half = path.parent.with_name(halved(path.parent.name)) / "config.json"
+    mark = half.with_name(STANDS_IN)
+    is_planned = half.exists() and not mark.exists()
+    if half == path or is_planned:
         return False
     write_json(half, content | {"batch_size": content["batch_size"] // 2}, indent=1)
-    write_text(half.with_name(STANDS_IN), "")
+    write_text(mark, "")
     return True
 
 
@@ -228,7 +235,25 @@ def check_device(config: StepConfig, folder: Path) -> str:
 def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     """Result of a replicate that need not be measured: the one before failed in a way that would
     repeat, or all before are precise enough. None if it must be measured."""
-    rows = []  # of earlier replicates, the latest first
+    rows = _earlier(folder)
+    if not rows:
+        return None
+    row_of = MEASUREMENTS[step].row.of
+    last = rows[0]
+    ended_by = last.get("ended_by") or None
+    has_failed = last.get("status", "ok") != "ok"
+    if has_failed and endings.key_of(ended_by) not in endings.BY_CHANCE:
+        message = last.get("message", "")
+        return Measured(row_of(config, status=last["status"], message=message, ended_by=ended_by))
+    precise = _precise_enough(rows, config)
+    if precise is None:
+        return None
+    return Measured(row_of(config, message=cell_of(precise)))
+
+
+def _earlier(folder: Path) -> list[dict[str, str]]:
+    """Measured rows of earlier replicates, the latest first."""
+    rows = []
     before = previous(folder.name)
     while before:
         with suppress(FileNotFoundError, UnreadableError):
@@ -236,20 +261,20 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
                 if row["status"] != NOT_MEASURED:
                     rows.append(row)
         before = previous(before)
-    row_of = MEASUREMENTS[step].row.of
-    last = rows[0] if rows else {}
-    ended_by = last.get("ended_by") or None
-    has_failed = last.get("status", "ok") != "ok"
-    if has_failed and endings.key_of(ended_by) not in endings.BY_CHANCE:
-        message = last.get("message", "")
-        return Measured(row_of(config, status=last["status"], message=message, ended_by=ended_by))
-    wanted = getattr(getattr(config, "timing", None), "relative_precision", None)
+    return rows
+
+
+def _precise_enough(rows: Sequence[Mapping[str, str]], config: StepConfig) -> Said | None:
+    """Sentence that the times of replicates are as precise as the config wants; None if not."""
+    timing = getattr(config, "timing", None)
+    wanted = getattr(timing, "relative_precision", None)
     times = [float(row["time_s"]) for row in rows if row.get("time_s")]
-    reached = relative_half_width(times) if len(times) >= FEWEST_REPLICATES else None
-    if wanted is None or reached is None or reached > wanted:
+    if wanted is None or len(times) < FEWEST_REPLICATES:
         return None
-    numbers = {"count": len(times), "reached": reached, "wanted": wanted}
-    return Measured(row_of(config, message=cell_of(Said("precise_enough", numbers))))
+    reached = relative_half_width(times)
+    if reached is None or reached > wanted:
+        return None
+    return Said("precise_enough", {"count": len(times), "reached": reached, "wanted": wanted})
 
 
 def _status_of(error: BaseException) -> Status:
@@ -263,23 +288,29 @@ def _status_of(error: BaseException) -> Status:
 def _message(error: BaseException) -> str:
     """Cell for a row's `message`: the sentence of an UnsupportedError, or type and first line of
     any other error, followed by its notes."""
-    notes = list(map(as_told, getattr(error, "__notes__", ())))
+    sentences = []
+    if isinstance(error, UnsupportedError):
+        sentences.append(error.said)
+    else:
+        lines = str(error).strip().splitlines()
+        first = lines[0] if lines else ""
+        sentences.append(as_told(f"{type(error).__name__}: {first}"))
+    sentences += map(as_told, getattr(error, "__notes__", ()))
     # Errors of semaphores name no file.
     is_nameless = isinstance(error, OSError) and error.filename is None
     if is_nameless and not system.has_semaphores():
-        notes.append(Said("no_semaphores"))
-    if isinstance(error, UnsupportedError):
-        return cell_of(joined([error.said, *notes]))
-    first = (str(error).strip().splitlines() or [""])[0]
-    return cell_of(joined([as_told(f"{type(error).__name__}: {first}"), *notes]))
+        sentences.append(Said("no_semaphores"))
+    return cell_of(joined(sentences))
 
 
 def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetime) -> Row:
+    """Completes a row and writes it, with its samples, into the run's folder."""
     row = measured.row
     row.hardware = hardware
     row.host = socket.gethostname()
     row.run = folder.name
-    row.commit, row.started_at = commit(), started_at.isoformat(timespec="seconds")
+    row.commit = commit()
+    row.started_at = started_at.isoformat(timespec="seconds")
     write_csv(folder / "samples.csv", measured.samples)
     write_csv(folder / "row.csv", [row.model_dump()])
     return row

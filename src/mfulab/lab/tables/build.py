@@ -26,9 +26,16 @@ PUBLIC = "public"  # folder of public traces and runs, of other people's machine
 PRECISION = re.compile(r"\bprecision=\w+")
 
 
-def collect(manifests: Iterable[Path] = (), root: Path = Path(), *, also: Iterable[Path] = (),
-            results: Path | None = None, reference: Path | None = None, recorded: str = "",
-            partial: bool = False) -> Collected:  # fmt: skip
+def collect(
+    manifests: Iterable[Path] = (),
+    root: Path = Path(),
+    *,
+    also: Iterable[Path] = (),
+    results: Path | None = None,
+    reference: Path | None = None,
+    recorded: str = "",
+    partial: bool = False,
+) -> Collected:
     """Collects and joins everything to be reported. `manifests` are the requested experiments. A
     run without a row counts as failed, or as still to come if `partial`. `also` are further plans,
     whose finished rows are added. Machines without a plan are read below `results`, and recorded

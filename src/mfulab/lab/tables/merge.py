@@ -51,7 +51,7 @@ VOLATILE = {"commit", "started_at", "process_s", "measured_s"}
 LARGEST = 16 << 30  # bytes of all members of an archive together, and of all copied files
 LARGEST_RUN = 2 << 30  # bytes of one run's files; a trace of minutes is the largest
 MOST_FILES = 1000  # of one run
-MOST = 40_000  # members of an archive; reading that many takes about 20 CPU seconds
+MOST_MEMBERS = 40_000  # members of an archive; reading that many takes about 20 CPU seconds
 READ_AT_ONCE = 1 << 20  # bytes; a header that claims more is invalid
 ContentOf = Callable[[], IO[bytes] | None]  # opens a member
 OPENERS: dict[bytes, Callable[..., Any]] = {
@@ -440,8 +440,8 @@ class _Checked:
         self.members += 1
         if path.is_absolute() or ".." in path.parts or not self.name.isprintable():
             raise CellError(Said("member_leads_out"))
-        if self.left < 0 or self.members > MOST + 1:
-            raise CellError(Said("archive_too_large", {"gib": LARGEST >> 30, "most": MOST}))
+        if self.left < 0 or self.members > MOST_MEMBERS + 1:
+            raise CellError(Said("archive_too_large", {"gib": LARGEST >> 30, "most": MOST_MEMBERS}))
         if not (member.isreg() or member.isdir()):
             self.links[path] = self.name
 

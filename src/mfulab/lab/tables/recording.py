@@ -65,8 +65,14 @@ def _plans(results: Path, hardware: str) -> list[Path]:
     return sorted((results / hardware / "plan").glob("*.json"))
 
 
-def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = False, allow_unfit: bool = False,
-           replace: bool = False) -> Path:  # fmt: skip
+def record(
+    results: Path,
+    hardware: str,
+    commit: str = "",
+    allow_dirty: bool = False,
+    allow_unfit: bool = False,
+    replace: bool = False,
+) -> Path:
     """Writes the recording of `hardware` and returns its folder. Raises ConfigurationError, without
     writing, if the results are unfit."""
     folder = folder_of(results, hardware)

@@ -135,8 +135,12 @@ def merge(records: Records) -> Records:
     return records
 
 
-def merge_rows(rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,), best: Bests | None = None,
-               gpus: Collection[str] = ()) -> list[Record]:  # fmt: skip
+def merge_rows(
+    rows: Sequence[Record],
+    quantities: Sequence[Quantity] = (TIME,),
+    best: Bests | None = None,
+    gpus: Collection[str] = (),
+) -> list[Record]:
     """Merges the rows of several processes into one for each run: medians over the processes that
     count, sums of durations and counts over all. A CPU's time is the undisturbed one, its ceiling
     the best. `best` holds each machine's best probe readings. `gpus` are machines whose times are

@@ -41,13 +41,6 @@ def recompute() -> list[Record]:
     table = []
     for line in seminar_texts.lines():
         value = values.get(line.get("value", ""))
-        printed = line["holds"]
-        agrees = printed is True
-        if value is not None and not isinstance(printed, bool):
-            scaled = value / line.get("scale", 1)
-            if "digits" in line:
-                scaled = round(scaled, line["digits"])
-            agrees = scaled == printed
         known = values | {"value": value}
         row = {name: line.get(name, "") for name in ("key", "source", "place", "case", "printed")}
         used = Record()
@@ -56,8 +49,22 @@ def recompute() -> list[Record]:
             row[name] = template.format(**known)
             used |= pick_all(known, seminar_texts.names(template))
         row["values"] = json.dumps(used, ensure_ascii=False, default=float)
-        table.append({**row, "value": value, "agrees": agrees})
+        row["value"] = value
+        row["agrees"] = _agrees(line, value)
+        table.append(row)
     return table
+
+
+def _agrees(line: Record, value: Any) -> bool:
+    """True if a value, scaled and rounded as in the material, is the printed one, or if the
+    material's statement holds."""
+    printed = line["holds"]
+    if value is None or isinstance(printed, bool):
+        return printed is True
+    scaled = value / line.get("scale", 1)
+    if "digits" in line:
+        scaled = round(scaled, line["digits"])
+    return bool(scaled == printed)
 
 
 def save(out: Path) -> None:
@@ -207,18 +214,25 @@ def _numbers() -> Values:
         tenths_off = mpmath.mpf(1) / 10 + mpmath.mpf(2) / 10 - mpmath.mpf(3) / 10
         yield "tenths_binary128", float(tenths_off)
     yield "epsilon_longdouble", float(np.finfo(np.longdouble).eps)
-    (tenths,) = {
-        Context(prec=digits).add(Decimal("0.1"), Decimal("0.2")) - Decimal("0.3")
-        for digits in (7, 16, 34)  # the result is the same for all three
-    }
-    yield "tenths_decimal", float(tenths)
+    yield "tenths_decimal", _decimal_tenths()
     seven = Context(prec=7)
-    yield "thirds_decimal", seven.multiply(seven.divide(Decimal(1), Decimal(3)), Decimal(3))
+    third = seven.divide(Decimal(1), Decimal(3))
+    yield "thirds_decimal", seven.multiply(third, Decimal(3))
     yield "ulp_one", float(np.spacing(np.float32(1)))
     yield "ulp_fp32", float(np.spacing(np.float32(2**24)))
     yield "counted", float(np.float32(2**24) + np.float32(1))
     a100 = peak("NVIDIA A100-SXM4-80GB", "bf16")
     yield "a100_peak", a100.datasheet if a100 else None
+
+
+def _decimal_tenths() -> float:
+    """0.1 + 0.2 − 0.3 in decimal formats, which all give the same."""
+    results = set()
+    for digits in (7, 16, 34):
+        tenths = Context(prec=digits).add(Decimal("0.1"), Decimal("0.2"))
+        results.add(float(tenths - Decimal("0.3")))
+    (result,) = results
+    return result
 
 
 class _LayerNorm(nn.Module):
@@ -260,34 +274,45 @@ def _practice() -> Values:
     layer = nn.Linear(64, 64)
     prune.l1_unstructured(layer, "weight", amount=0.5)
     yield "pruned_rows", int((layer.weight == 0).all(dim=1).sum())
-    for name, attribute in (("old", "self_cuda_time_total"), ("new", "self_device_time_total")):
-        exists = hasattr(FunctionEventAvg(), attribute)
-        yield f"{name}_attribute", "exists" if exists else "does not exist"
-    for name, call in (("update", lambda: layer.bias.sub_(0.1)), ("static", _quantised_statically)):
-        answer = _raised(call)
-        yield f"{name}_raises", int(answer != "none")
-        yield f"{name}_answer", answer
+    event = FunctionEventAvg()
+    yield "old_attribute", _existence(hasattr(event, "self_cuda_time_total"))
+    yield "new_attribute", _existence(hasattr(event, "self_device_time_total"))
+    answer = _raised(lambda: layer.bias.sub_(0.1))
+    yield "update_raises", int(answer != "none")
+    yield "update_answer", answer
+    answer = _raised(_quantised_statically)
+    yield "static_raises", int(answer != "none")
+    yield "static_answer", answer
     for name, norm in (("norm_fused", nn.LayerNorm(64)), ("norm_operators", _LayerNorm(64))):
-        totals = _operations(nn.Sequential(norm), 8, 64).totals
-        forward = {}
-        for key, total in totals.items():
+        calls = 0
+        operators = set()
+        for key, total in _operations(nn.Sequential(norm), 8, 64).totals.items():
             if key.direction == "forward" and key.layer == "0":
-                forward[key] = total
-        yield name, sum(total.calls for total in forward.values())
-        yield f"{name}_kinds", len({key.operator for key in forward})
+                calls += total.calls
+                operators.add(key.operator)
+        yield name, calls
+        yield f"{name}_kinds", len(operators)
     yield "soft_gradient", _soft_gradient()
     yield "deprecated", _deprecated()
+
+
+def _existence(exists: bool) -> str:
+    """Word for whether something exists."""
+    if exists:
+        return "exists"
+    return "does not exist"
 
 
 def _cuda_python() -> Values:
     """Yields whether cuda-python has a cuBLAS module, and whether it raises for a device that does
     not exist."""
     raised = None
-    answer = module = "cuda-python is not installed"
+    module = "cuda-python is not installed"
+    answer = module
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
         from cuda.bindings import runtime
 
-        module = "exists" if importlib.util.find_spec("cuda.bindings.cublas") else "does not exist"
+        module = _existence(importlib.util.find_spec("cuda.bindings.cublas") is not None)
         answer = _raised(lambda: runtime.cudaSetDevice(9999))
         raised = int(answer != "none")
     yield "cublas_module", module
@@ -316,18 +341,19 @@ def _deprecated() -> int:
     """Number of calls in the material that PyTorch warns are deprecated."""
     linear = nn.Linear(2, 2)
     amp = torch.cuda.amp
-    deprecated = 0
     calls: list[Callable[[], object]] = [
         lambda: amp.autocast(enabled=False),
         lambda: amp.GradScaler(enabled=False),
         lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}),
         lambda: torch.jit.script(linear),
     ]
-    for call in calls:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            call()
-        deprecated += any(
-            issubclass(warning.category, FutureWarning | DeprecationWarning) for warning in caught
-        )
-    return deprecated
+    return sum(map(_is_deprecated, calls))
+
+
+def _is_deprecated(call: Callable[[], object]) -> bool:
+    """True if PyTorch warns that a call is deprecated."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    kinds = (FutureWarning, DeprecationWarning)
+    return any(issubclass(warning.category, kinds) for warning in caught)

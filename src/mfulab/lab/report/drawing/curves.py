@@ -21,19 +21,15 @@ def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows of the smallest and of the largest batch of each series, with the same index."""
     ordered = rows.sort_values("batch_size")
     ordered = ordered.set_index(ordered.groupby(KEYS, dropna=False).ngroup())
-    first, last = (
-        ordered[~ordered.index.duplicated(keep=keep)].sort_index() for keep in ("first", "last")
-    )
-    return first, last
+    first = ordered[~ordered.index.duplicated(keep="first")]
+    last = ordered[~ordered.index.duplicated(keep="last")]
+    return first.sort_index(), last.sort_index()
 
 
 def named(row: pd.Series, text: Texts) -> str:
     """Name of a series: model, mode and precision; also workload and execution if not plain."""
-    words = [
-        text.name("mode", row["mode"]),
-        text.name("precision", row["precision"]),
-        *variant(row, text),
-    ]
+    words = [text.name(kind, row[kind]) for kind in TOLD]
+    words += variant(row, text)
     return text("with_setting", name=row["model"], setting=", ".join(words))
 
 
@@ -52,12 +48,17 @@ def variant(row: Row | pd.Series, text: Texts) -> list[str]:
 def apart(rows: pd.DataFrame, text: Texts) -> list[str]:
     """Names of rows: the model, and of mode, precision, batch and variant those in which rows
     differ."""
-    why = text.within("why")
-    batches = []
-    for size in rows["batch_size"]:
-        batches.append(why("batch", batch_size=int(size)) if size == size else "")
-    variants = [", ".join(variant(row, text)) for row in rows.to_dict("records")]
-    parts = [[text.name(kind, value) for value in rows[kind]] for kind in TOLD]
-    parts += [batches, variants]
-    differing = [part for part in parts if len({*part}) > 1]
-    return [", ".join(filter(None, words)) for words in zip(rows["model"], *differing, strict=True)]
+    batch = text.within("why")
+    lines = []
+    for row in rows.to_dict("records"):
+        words = [text.name(kind, row[kind]) for kind in TOLD]
+        size = ""
+        if row["batch_size"] == row["batch_size"]:
+            size = batch("batch", batch_size=int(row["batch_size"]))
+        lines.append([*words, size, ", ".join(variant(row, text))])
+    parts = pd.DataFrame(lines)
+    differing = parts.loc[:, parts.nunique() > 1]
+    names = []
+    for model, words in zip(rows["model"], differing.to_numpy(), strict=True):
+        names.append(", ".join(filter(None, [model, *words])))
+    return names

@@ -38,7 +38,13 @@ def families() -> list[str]:
     for weight, path in paths().items():
         if not any(font.fname == str(path) and font.weight == weight for font in fonts):
             # Not addfont: the bold file claims to be semibold, so a search for bold would miss it.
-            fonts.append(font_manager.FontEntry(fname=str(path), name=HANGUL, weight=weight))
+            fonts.append(
+                font_manager.FontEntry(
+                    fname=str(path),
+                    name=HANGUL,
+                    weight=weight,
+                )
+            )
     if paths():
         return ["DejaVu Sans", HANGUL]
     return ["DejaVu Sans"]

@@ -55,16 +55,43 @@ def points(
         "rasterized": len(rows) > style.MANY,
     }
     with _unlabelled(axes):
-        sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
+        sns.scatterplot(
+            rows,
+            x=x,
+            y=y,
+            legend=False,
+            ax=axes,
+            **usual | look,
+        )
     runs.mark(axes.collections[-1], rows, *(tooltip or (x, y)))
+    if ends:
+        _draw_intervals(axes, rows, x, y, x_interval, y_interval, look)
+
+
+def _draw_intervals(
+    axes: Axes,
+    rows: DataFrame,
+    x: str,
+    y: str,
+    x_interval: Sequence[str],
+    y_interval: Sequence[str],
+    look: style.Look,
+) -> None:
+    """Draws the interval of each point in the colour of its hue."""
     reach = {}
     if x_interval:
         reach["xerr"] = _reach(rows, x, *x_interval)
     if y_interval:
         reach["yerr"] = _reach(rows, y, *y_interval)
-    if reach:
-        ink = rows[look["hue"]].map(look["palette"]).tolist()
-        axes.errorbar(rows[x], rows[y], **reach, fmt="none", ecolor=ink, elinewidth=1.3)
+    ink = rows[look["hue"]].map(look["palette"]).tolist()
+    axes.errorbar(
+        rows[x],
+        rows[y],
+        **reach,
+        fmt="none",
+        ecolor=ink,
+        elinewidth=1.3,
+    )
 
 
 def _reach(rows: DataFrame, column: str, low: str, high: str) -> list[Series]:
@@ -173,10 +200,18 @@ def _lanes(
         look["order"] = list(map(str, range(len(rows))))
         lanes[LANES] = look["order"]
     lanes = lanes.dropna(subset=[value])
-    lanes = lanes.sort_values(LANES, key=lambda lane: lane.map(look["order"].index), kind="stable")
+    lanes = lanes.sort_values(
+        LANES,
+        key=lambda lane: lane.map(look["order"].index),
+        kind="stable",
+    )
     if "hue" in look:
         hues = look["hue_order"] = [*look["palette"]]
-        lanes = lanes.sort_values(look["hue"], key=lambda hue: hue.map(hues.index), kind="stable")
+        lanes = lanes.sort_values(
+            look["hue"],
+            key=lambda hue: hue.map(hues.index),
+            kind="stable",
+        )
     return lanes, names
 
 
@@ -202,12 +237,19 @@ def _drawn_bars(
 
 def _label_ends(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsize: float) -> None:
     """Writes a label after the end of each bar."""
-    paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
-    anchor = {"textcoords": "offset points", "va": "center", "fontsize": fontsize, "bbox": paper}
     for bar, label in zip(drawn, labels, strict=True):
         if label:
-            end = (bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2)
-            axes.annotate(label, end, (5, 0), **anchor)
+            right = bar.get_x() + bar.get_width()
+            middle = bar.get_y() + bar.get_height() / 2
+            end = (right, middle)
+            style.beside(
+                axes,
+                label,
+                end,
+                5,
+                fontsize=fontsize,
+                bbox=style.PAPER_BEHIND,
+            )
 
 
 def stacks(

@@ -29,6 +29,9 @@ LEADER: Look = {"arrowstyle": "-", "shrinkB": 4, "gid": "leader"}
 # Font sizes in points. If labels do not fit even at SMALLEST, the lowest lines are not named.
 USUAL = 10
 SMALLEST = 6
+
+
+LEADING = 1.25  # height of a line ÷ font size
 _waiting: WeakKeyDictionary[Figure, list[Callable[[], object]]] = WeakKeyDictionary()
 
 
@@ -56,26 +59,53 @@ def at_line_ends(
     """Names lines in the right margin, in order and without overlap. Their last points are at `x`
     and `y`. Use it with `later`."""
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
-    ends = sorted(zip(x, y, names, colors, strict=True), key=lambda end: end[1])
-    size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / 1.25))
-    ends = ends[-int(room / (SMALLEST * 1.25 + GAP)) :]
-    height = (size * 1.25 + GAP) / room
-    to_fraction = axes.transData + axes.transAxes.inverted()
-    wanted = sorted(
-        ((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends)
+    ends = sorted(
+        zip(
+            x,
+            y,
+            names,
+            colors,
+            strict=True,
+        ),
+        key=lambda end: end[1],
     )
+    size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / LEADING))
+    most = int(room / (SMALLEST * LEADING + GAP))
+    ends = ends[-most:]
+    height = (size * LEADING + GAP) / room
+    to_fraction = axes.transData + axes.transAxes.inverted()
+    wanted = []
+    for x_end, y_end, name, color in ends:
+        _, position = to_fraction.transform((x_end, y_end))
+        wanted.append((position, (x_end, y_end), name, color))
+    wanted.sort()
     top = 1 - height / 2  # highest centre of a label that stays below the panel's title
-    placed = top * _apart([position / top for position, *_ in wanted], height / top)
-    look: Look = {"textcoords": "axes fraction", "annotation_clip": False}
-    look |= {"fontsize": size, "color": INK, "va": "center"}
-    leader = LEADER | {"linewidth": 0.8, "shrinkA": 1, "relpos": (0, 0.5)}
-    furthest = max((end[0] for _, end, *_ in wanted), default=0)
+    placed = top * _apart([end[0] / top for end in wanted], height / top)
+    furthest = max((x_end for x_end, *_ in ends), default=0)
     for (_, end, name, color), position in zip(wanted, placed, strict=True):
         # A leader across the panel is dotted, so that it does not look like data.
-        arrow = leader | {"color": color, "linestyle": "-"}
+        dash: object = "-"
         if end[0] != furthest:
-            arrow["linestyle"] = (0, (1, 3))
-        axes.annotate(name, end, (1.03, position), **look, arrowprops=arrow)
+            dash = (0, (1, 3))
+        leader = {
+            **LEADER,
+            "linewidth": 0.8,
+            "shrinkA": 1,
+            "relpos": (0, 0.5),
+            "color": color,
+            "linestyle": dash,
+        }
+        axes.annotate(
+            name,
+            end,
+            (1.03, position),
+            textcoords="axes fraction",
+            annotation_clip=False,
+            fontsize=size,
+            color=INK,
+            va="center",
+            arrowprops=leader,
+        )
 
 
 def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
@@ -84,17 +114,26 @@ def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
     blocks: list[tuple[float, int]] = []  # (start, members)
     for start in wanted:
         count = 1
-        while blocks and blocks[-1][0] + blocks[-1][1] * height > start:
+        while blocks and _end(blocks[-1], height) > start:
             below, members = blocks.pop()
-            start = (below * members + (start - members * height) * count) / (members + count)
+            # Both blocks move to where their members are closest to their wanted positions.
+            shifted = (start - members * height) * count
+            start = (below * members + shifted) / (members + count)
             count += members
         blocks.append((start, count))
     positions = []
     for start, members in blocks:
         for index in range(members):
             positions.append(start + index * height)
-    least = height * np.arange(len(positions))  # room for labels below; reversed, for those above
-    return np.maximum(np.minimum(positions, 1 - least[::-1]), least)
+    lowest = height * np.arange(len(positions))  # with room for the labels below
+    highest = 1 - lowest[::-1]  # with room for those above
+    return np.maximum(np.minimum(positions, highest), lowest)
+
+
+def _end(block: tuple[float, int], height: float) -> float:
+    """Position after the last member of a block."""
+    start, members = block
+    return start + members * height
 
 
 def beside_points(
@@ -110,33 +149,56 @@ def beside_points(
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72
-    named = _around(axes, [point[:2] for point in points], 4 * scale)
-    taken = np.vstack([_around(axes, obstacles, reach * scale), named])
-    texts = [text.get_window_extent(renderer).extents for text in axes.texts if text.get_text()]
-    if texts:
-        taken = np.vstack([taken, *texts])
+    taken = [
+        _around(axes, obstacles, reach * scale),
+        _around(axes, [(x, y) for x, y, _ in points], 4 * scale),
+    ]
+    for text in axes.texts:
+        if text.get_text():
+            taken.append(text.get_window_extent(renderer).extents[None])
     crossed = _around(axes, lines, 2 * scale)
     for x, y, name in points:
         label = axes.annotate(
-            name, (x, y), (0, 0), textcoords="offset points", fontsize=USUAL, color=INK, va="center"
+            name,
+            (x, y),
+            (0, 0),
+            textcoords="offset points",
+            fontsize=USUAL,
+            color=INK,
+            va="center",
         )
         label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
         center = axes.transData.transform((x, y))
         extent = label.get_window_extent(renderer).size + 2 * GAP * scale
-        free = _free(center, extent, inside, np.vstack([taken, crossed]), scale)
+        free = _free(
+            center,
+            extent,
+            inside,
+            np.vstack([*taken, crossed]),
+            scale,
+        )
         if free is None:
             label.remove()
             continue
         (dx, dy, align), boxes = free
-        taken = np.vstack([taken, boxes])
+        taken.append(boxes)
         label.set(ha=align, position=(dx, dy))
         if abs(dx) + abs(dy) > NEAR:
-            leader = LEADER | {"color": MUTED, "linewidth": 0.6, "shrinkA": 0}
-            axes.annotate(
-                "", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader
-            )
+            _lead(axes, (x, y), (dx, dy))
             label.remove()
             axes.add_artist(label)  # directly after its leader, as the page's script expects
+
+
+def _lead(axes: Axes, point: tuple[float, float], offset: tuple[float, float]) -> None:
+    """Draws a leader from a point towards its label, `offset` points away."""
+    dx, dy = offset
+    axes.annotate(
+        "",
+        point,
+        (dx * 0.92, dy * 0.85),
+        textcoords="offset points",
+        arrowprops=LEADER | {"color": MUTED, "linewidth": 0.6, "shrinkA": 0},
+    )
 
 
 def _around(axes: Axes, points: Places, reach: float | np.ndarray) -> np.ndarray:
@@ -154,20 +216,32 @@ def _free(
     width, height = size
     for dx, dy, align in PLACES:
         left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
-        extent = (left, middle - height / 2, left + width, middle + height / 2)
-        boxes = np.array([extent])
+        box = np.array([left, middle - height / 2, left + width, middle + height / 2])
+        is_outside = (box[:2] < inside[:2]).any() or (box[2:] > inside[2:]).any()
+        if is_outside:
+            continue
+        boxes = box[None]
         # Small boxes along the leader, beyond its point, keep other labels and leaders away.
         if abs(dx) + abs(dy) > NEAR:
-            length = np.hypot(dx, dy)
-            parts = np.linspace(LEADER_START / length, 0.9, int(length / LEADER_STEP))
-            leader = center + np.outer(parts, (dx, dy)) * scale
-            half = LEADER_STEP / 2 * scale
-            boxes = np.vstack([boxes, np.hstack([leader - half, leader + half])])
-        if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():
-            continue
-        wanted = boxes[:, None]
-        others = taken[None]
-        overlaps = (wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:])
-        if not overlaps.all(axis=-1).any():
+            boxes = np.vstack([boxes, _along(center, np.array([dx, dy]), scale)])
+        if not _overlap(boxes, taken):
             return (dx, dy, align), boxes
     return None
+
+
+def _along(center: np.ndarray, offset: np.ndarray, scale: float) -> np.ndarray:
+    """Small boxes along the leader from `center` to a label, `offset` points away."""
+    length = np.hypot(*offset)
+    parts = np.linspace(LEADER_START / length, 0.9, int(length / LEADER_STEP))
+    middles = center + np.outer(parts, offset) * scale
+    half = LEADER_STEP / 2 * scale
+    return np.hstack([middles - half, middles + half])
+
+
+def _overlap(boxes: np.ndarray, others: np.ndarray) -> bool:
+    """True if one of the boxes overlaps one of the others."""
+    boxes = boxes[:, None]
+    others = others[None]
+    starts_before = boxes[..., :2] < others[..., 2:]
+    ends_after = others[..., :2] < boxes[..., 2:]
+    return bool((starts_before & ends_after).all(axis=-1).any())

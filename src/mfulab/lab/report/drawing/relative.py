@@ -1,6 +1,8 @@
 """Runs relative to the same run at a baseline of one axis: how they are paired, described and
 drawn."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,64 +21,91 @@ READ = (
     *("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision"),
     *("page_faults_per_s", "page_fault_s", "kept_memory_time_s", "matmul_percent"),
 )
-MOST = 24  # models in a panel
+MOST_MODELS = 24  # in a panel
 FEWEST = 2  # marks in a panel
 # Ticks; those between doublings are for panels in which all speedups are small.
 FACTORS = (*(2.0**power for power in range(-10, 11)), 1 / 1.5, 1 / 1.25, 1.25, 1.5)
 MOST_LABELLED = 12  # marks that have their numbers beside them
 TITLE, LINE = 0.8, 0.24  # inches for a panel's title and axis, and for each of its models
 SMALL = 9  # font size
-DRAWN = ("drawn_low", "drawn_high")  # columns of the interval that is drawn
+INTERVAL_ENDS = ["drawn_low", "drawn_high"]  # columns of the interval that is drawn
+WIDTH = 78  # letters of axis labels below all panels in a row
+NAMES_HEIGHT = 240  # points for the names of all models of a single machine
 MARGIN = 1.1  # factor by which the ratio of two measured ceilings may be off
 
 
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """Pairs each run with the same run at `axis == baseline`, for each at the largest batch that
     has a pair. Adds `speedup` and its interval."""
+    paired = _paired(rows, axis, baseline)
+    largest = paired.groupby(curves.KEYS)["batch_size"].transform("max")
+    paired = paired[paired["batch_size"] == largest]
+    speedup = paired["samples_per_s"] / paired["samples_per_s_base"]
+    paired = _with_intervals(paired.assign(speedup=speedup))
+    paired = paired.assign(possible=_possible(paired))
+    best = paired.groupby(["machine", "model"])["speedup"].transform("max")
+    rank = best.groupby(paired["machine"]).rank(method="dense", ascending=False)
+    return paired[rank <= MOST_MODELS]
+
+
+def _paired(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
+    """Pairs each run with the same run at `axis == baseline`, whose columns end in `_base`."""
     keys = []
     for key in KEYS:
         if key != axis:
             keys.append(key)
-    lengths = rows["sequence_length"].fillna(0)
-    filled = frames.one_each(frames.alone(rows).assign(sequence_length=lengths), KEYS)
-    filled = filled.reindex(columns=dict.fromkeys([*filled, *READ, *frames.INTERVAL]))
+    runs = frames.alone(rows)
+    lengths = runs["sequence_length"].fillna(0)
+    runs = frames.one_each(runs.assign(sequence_length=lengths), KEYS)
+    known = [*READ, *frames.INTERVAL]
+    runs = runs.reindex(columns=dict.fromkeys([*runs, *known]))
     judged = []
     for name in frames.JUDGED:
-        if name in filled:
+        if name in runs:
             judged.append(name)
-    partners = filled[filled[axis] == baseline].drop_duplicates(keys)
-    partners = partners[[*keys, *READ, *frames.INTERVAL, *judged]]
-    paired = filled[filled[axis] != baseline].merge(partners, on=keys, suffixes=("", "_base"))
-    paired = frames.with_doubts_of_both(paired, judged, "_base")
-    largest = paired.groupby(curves.KEYS)["batch_size"].transform("max")
-    paired = paired[paired["batch_size"] == largest]
-    paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
-    paired = _with_intervals(paired)
-    # A format saves time by faster arithmetic or by fewer bytes, so neither bound can be exceeded.
+    is_base = runs[axis] == baseline
+    partners = runs[is_base].drop_duplicates(keys)
+    partners = partners[[*keys, *known, *judged]]
+    paired = runs[~is_base].merge(
+        partners,
+        on=keys,
+        suffixes=("", "_base"),
+    )
+    return frames.with_doubts_of_both(paired, judged, "_base")
+
+
+def _possible(paired: pd.DataFrame) -> pd.Series:
+    """Largest speedup that a format makes possible, by faster arithmetic or by fewer bytes."""
     faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
     sizes = {name: float(form.bytes) for name, form in FORMATS.items()}
+    bytes_after = paired["effective_precision"].map(sizes).astype(float)
     bytes_before = paired["effective_precision_base"].map(sizes).astype(float)
-    fewer_bytes = bytes_before / paired["effective_precision"].map(sizes).astype(float)
-    paired = paired.assign(possible=np.maximum(faster, fewer_bytes))
-    best = paired.groupby(["machine", "model"])["speedup"].transform("max")
-    return paired[best.groupby(paired["machine"]).rank(method="dense", ascending=False) <= MOST]
+    return np.maximum(faster, bytes_before / bytes_after)
 
 
 def _with_intervals(paired: pd.DataFrame) -> pd.DataFrame:
     """Adds the interval of each pair's speedup, and whether both runs had one. A run without has
     the usual one of its machine."""
-    is_known = pd.Series(True, paired.index)
-    measures = []
-    for suffix in ("_base", ""):
-        ends = frames.relative_ends(paired, suffix)
-        measures.append([(1.0, low, high) for low, high in zip(*ends, strict=True)])
-        is_known &= paired[f"time_ci_low_s{suffix}"].notna()
+    before_low, before_high = frames.relative_ends(paired, "_base")
+    after_low, after_high = frames.relative_ends(paired)
+    ends = pd.DataFrame(
+        {
+            "speedup": paired["speedup"],
+            "before_low": before_low,
+            "before_high": before_high,
+            "after_low": after_low,
+            "after_high": after_high,
+        }
+    )
     intervals = []
-    for speedup, before, after in zip(paired["speedup"], *measures, strict=True):
-        intervals.append(quotient_interval(speedup, [before], [after]))
+    for pair in ends.itertuples():
+        before = (1.0, pair.before_low, pair.before_high)
+        after = (1.0, pair.after_low, pair.after_high)
+        intervals.append(quotient_interval(pair.speedup, [before], [after]))
     columns = ["speedup_low", "speedup_high"]
     paired[columns] = pd.DataFrame(intervals, paired.index, columns, dtype=float)
-    return paired.assign(has_interval=is_known)
+    known = paired[["time_ci_low_s", "time_ci_low_s_base"]].notna()
+    return paired.assign(has_interval=known.all(axis=1))
 
 
 def ranked(paired: pd.DataFrame) -> pd.DataFrame:
@@ -93,23 +122,46 @@ def _is_sound(paired: pd.DataFrame) -> pd.Series:
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     """Sentences on the largest and smallest speedup, on pairs that may not be ranked, and on
     impossible speedups."""
-    best = rows.loc[rows["speedup"].idxmax()]
-    worst = rows.loc[rows["speedup"].idxmin()]
-    named = {
-        "best_run": _named(best, rows, axis, text),
-        "worst_run": _named(worst, rows, axis, text),
-    }
-    key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
-    sentences = [text(key, **named, best=_gain(best, text), worst=_gain(worst, text))]
-    sentences += _at_other_lengths(best, rows, axis, text)
-    sentences += selection.unranked_words(_is_sound(rows), text)
-    least = rows["speedup_low"]
-    beyond = (least / rows["possible"]).where(rows["speedup"] / rows["possible"] > MARGIN)
-    if axis == "precision" and (beyond > 1).any():
-        row = rows.loc[beyond.idxmax()]
-        key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
-        sentences.append(text(key, run=_named(row, rows, axis, text), row=row))
+    best = frames.highest(rows, "speedup")
+    worst = frames.lowest(rows, "speedup")
+    key = "finding"
+    if best["speedup"] == worst["speedup"]:
+        key = "finding_one"
+    extremes = text(
+        key,
+        best_run=_named(best, rows, axis, text),
+        worst_run=_named(worst, rows, axis, text),
+        best=_gain(best, text),
+        worst=_gain(worst, text),
+    )
+    sentences = [
+        extremes,
+        *_at_other_lengths(best, rows, axis, text),
+        *selection.unranked_words(_is_sound(rows), text),
+    ]
+    if axis == "precision":
+        sentences += _beyond_possible(rows, text)
     return " ".join(sentences)
+
+
+def _beyond_possible(rows: pd.DataFrame, text: Texts) -> list[str]:
+    """Sentence on the speedup that is furthest beyond what its format makes possible; empty if
+    there is none."""
+    is_beyond = rows["speedup"] / rows["possible"] > MARGIN
+    beyond = (rows["speedup_low"] / rows["possible"]).where(is_beyond)
+    if not (beyond > 1).any():
+        return []
+    row = rows.loc[beyond.idxmax()]
+    key = "beyond"
+    if row["mfu_percent"] > row["mfu_percent_base"]:
+        key = "further"
+    return [
+        text(
+            key,
+            run=_named(row, rows, "precision", text),
+            row=row,
+        )
+    ]
 
 
 def _gain(row: pd.Series, text: Texts) -> str:
@@ -147,15 +199,28 @@ def _sizes(row: pd.Series, text: Texts) -> list[str]:
 def _at_other_lengths(best: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> list[str]:
     """Sentence on the speedups of the best run's model with other numbers of tokens; empty if there
     are none."""
-    keys = ["machine", "model", "workload", "mode", "precision", "execution"]
-    same = (rows[[*keys, axis]] == best[[*keys, axis]]).all(axis=1)
+    keys = ["machine", "model", "workload", "mode", "precision", "execution", axis]
+    is_same = (rows[keys] == best[keys]).all(axis=1)
+    same = rows[is_same].drop(best.name)
     others = []
-    for _, row in rows[same].drop(best.name).sort_values("speedup").iterrows():
+    for _, row in same.sort_values("speedup").iterrows():
         setting = ", ".join(_sizes(row, text))
-        others.append(text("at_length", times=significant(row["speedup"]), setting=setting))
+        others.append(
+            text(
+                "at_length",
+                times=significant(row["speedup"]),
+                setting=setting,
+            )
+        )
     if not others:
         return []
-    return [text("at_other_lengths", model=best["model"], others="; ".join(others))]
+    return [
+        text(
+            "at_other_lengths",
+            model=best["model"],
+            others="; ".join(others),
+        )
+    ]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
@@ -163,56 +228,92 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     speedup. Phases of inference get lines of their own."""
     # The interval of a single process is assumed, and so not drawn.
     measured = rows[["speedup_low", "speedup_high"]].where(rows["has_interval"])
-    rows = rows.assign(**dict(zip(DRAWN, measured.to_numpy().T, strict=True)))
-    phase = ~rows["mode"].isin(("training", "inference"))
-    marks = rows[~phase].groupby(["machine", "mode"]).size().unstack(fill_value=0)
-    if (marks < FEWEST).any(axis=None):
-        phase = pd.Series(True, rows.index)  # all modes share a panel
-    named = rows["model"] + ", " + rows["mode"].map(lambda mode: text.name("mode", mode))
-    rows = rows.assign(
-        model=rows["model"].mask(phase, named), mode=rows["mode"].mask(phase, "inference")
-    )
+    rows = rows.assign(drawn_low=measured["speedup_low"], drawn_high=measured["speedup_high"])
+    is_phase = _is_phase(rows)
+    rows = _with_phases(rows, is_phase, text)
     titles = style.modes(rows, text)
-    machines = style.machines(rows)
-    if phase.all():
+    if is_phase.all():
         titles = dict.fromkeys(titles, "")
-    name = style.wrapped(text("speedup"), 78 // len(titles))
-    lines = None
-    if len(machines) == 1:
-        lines = min(MOST, rows["model"].nunique())
-    counts = [rows.loc[rows["machine"] == machine, "model"].nunique() for machine in machines]
-    shared: style.Look = {"sharey": "row", "sharex": True, "lines": lines}
-    shared["height_ratios"] = [count + 1 for count in counts]
-    panels = style.facets(figure, rows, text, "mode", titles, x=name, **shared)
-    if len(machines) > 1:
-        style.resize(figure, TITLE * (1 + len(machines)) + LINE * sum(counts))
+    panels = _panels(rows, figure, titles, text)
     colors = style.colors(sorted(rows[axis].unique()))
     if axis == "precision":
         colors = style.usual_colors(rows[axis])
     shapes = style.shapes(colors)
+    look = style.hued(axis, colors, shapes) | {"x_interval": INTERVAL_ENDS}
+    hues = list(reversed(colors))
+    apart = 0.4 / max(1, len(colors) - 1)
+    machines = style.machines(rows)
+    left = min(1.0, rows["speedup"].min()) / 1.4
+    right = max(1.0, rows["speedup"].max()) * 1.4
     for number, (axes, here) in enumerate(panels):
-        order = _order(rows[rows["machine"] == machines[number // len(titles)]])
-        size = min(11, 240 / len(order)) if len(machines) == 1 else SMALL
-        here = here[here["model"].isin(order)]
+        machine = machines[number // len(titles)]
+        order = _order(rows[rows["machine"] == machine])
+        size: float = SMALL
+        if len(machines) == 1:
+            size = min(11, NAMES_HEIGHT / len(order))
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
-        apart = 0.4 / max(1, len(colors) - 1)
         heights = kinds.lanes(
-            axes, here, "model", order, axis, [*colors][::-1], apart, fontsize=size
+            axes,
+            here,
+            "model",
+            order,
+            axis,
+            hues,
+            apart,
+            fontsize=size,
         )
-        look: style.Look = {
-            "hue": axis,
-            "palette": colors,
-            "x_interval": DRAWN,
-        }
-        look |= {"style": axis, "markers": shapes}
-        kinds.points(
-            axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look
-        )
+        here = here.assign(place=heights)
+        kinds.points(axes, here, "speedup", "place", "speedup", "samples_per_s", **look)
         if len(rows) <= MOST_LABELLED:
-            _write_factors(axes, here.assign(place=heights))
+            _write_factors(axes, here)
         ticks.doublings(axes, FACTORS, "×")
-        axes.set_xlim(min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4)
+        axes.set_xlim(left, right)
     return style.dots(colors, text, axis, shapes)
+
+
+def _is_phase(rows: pd.DataFrame) -> pd.Series:
+    """True for rows whose mode is written beside the model: phases of inference, or all rows if a
+    panel of a mode would have too few marks."""
+    is_phase = ~rows["mode"].isin(("training", "inference"))
+    marks = rows[~is_phase].groupby(["machine", "mode"]).size().unstack(fill_value=0)
+    if (marks < FEWEST).any(axis=None):
+        return pd.Series(True, rows.index)
+    return is_phase
+
+
+def _with_phases(rows: pd.DataFrame, is_phase: pd.Series, text: Texts) -> pd.DataFrame:
+    """Writes the mode of each phase beside its model, and puts phases into the panel of
+    inference."""
+    modes = rows["mode"].map(lambda mode: text.name("mode", mode))
+    named = rows["model"] + ", " + modes
+    model = rows["model"].mask(is_phase, named)
+    mode = rows["mode"].mask(is_phase, "inference")
+    return rows.assign(model=model, mode=mode)
+
+
+def _panels(
+    rows: pd.DataFrame, figure: Figure, titles: Mapping[str, str], text: Texts
+) -> list[tuple[Axes, pd.DataFrame]]:
+    """Panels of each machine and mode, each as high as its machine has models."""
+    machines = style.machines(rows)
+    counts = rows.groupby("machine")["model"].nunique()[machines]
+    lines = None
+    if len(machines) == 1:
+        lines = min(MOST_MODELS, counts[machines[0]])
+    panels = style.facets(
+        figure,
+        rows,
+        "mode",
+        titles,
+        x=style.wrapped(text("speedup"), WIDTH // len(titles)),
+        sharex=True,
+        sharey="row",
+        lines=lines,
+        height_ratios=list(counts + 1),
+    )
+    if len(machines) > 1:
+        style.resize(figure, TITLE * (1 + len(machines)) + LINE * counts.sum())
+    return panels
 
 
 def _write_factors(axes: Axes, here: pd.DataFrame) -> None:
@@ -235,4 +336,5 @@ def _write_factors(axes: Axes, here: pd.DataFrame) -> None:
 
 def _order(rows: pd.DataFrame) -> list[str]:
     """Models by their best speedup, the first at the bottom."""
-    return list(rows.groupby("model")["speedup"].max().sort_values().index)
+    best = rows.groupby("model")["speedup"].max()
+    return list(best.sort_values().index)

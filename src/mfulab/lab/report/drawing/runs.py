@@ -65,7 +65,11 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
     for bar, title, doubtful in zip(drawn, _titles(rows, values), hollow, strict=True):
         bar.set_url(title)
         if doubtful and bar.get_width() and bar.get_height():
-            bar.set(edgecolor=bar.get_facecolor(), facecolor=style.PAPER, linewidth=EDGE)
+            bar.set(
+                edgecolor=bar.get_facecolor(),
+                facecolor=style.PAPER,
+                linewidth=EDGE,
+            )
             _with_hollow.add(bar.figure)
 
 

@@ -11,7 +11,12 @@ from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, poin
 from mfulab.lab.report.frames import DataFrame, Series
 
 Colors: TypeAlias = Mapping[Any, str]
-MANY_DOTS: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
+MANY_DOTS: style.Look = {
+    "alpha": 0.75,
+    "s": 36,
+    "edgecolor": style.PAPER,
+    "linewidth": 0.5,
+}
 ROOM = 1.3  # length of an x axis ÷ longest bar; labels after the bars need the rest
 
 
@@ -23,11 +28,6 @@ def unchanged(rows: DataFrame, text: Texts) -> DataFrame:
 def untitled(here: DataFrame, text: Texts) -> str:
     """Default of `titled`: no words after a machine's name."""
     return ""
-
-
-def every(rows: DataFrame) -> DataFrame:
-    """Default of `ends`: returns all rows."""
-    return rows
 
 
 def untouched(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
@@ -83,17 +83,15 @@ class Spec:
     def __call__(self, rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         """Draws the rows and returns the legend entries."""
         rows = self.dressed(rows, text)
-        palette: Mapping[Any, str] = {}
+        palette: Colors = {}
         shapes: Mapping[Any, str] = {}
         look: style.Look = dict(self.look)
         if self.hue:
             palette = self.colors(rows[self.hue])
-        if palette:
-            look |= {"hue": self.hue, "palette": palette}
         if self.markers:
             shapes = self.markers(palette)
-        if shapes:
-            look |= {"style": self.hue, "markers": shapes}
+        if palette:
+            look |= style.hued(self.hue, palette, shapes)
         for axes, here in self.panels(rows, figure, text):
             if self.reference is not None:
                 axes.axvline(self.reference, **style.LIMIT)
@@ -103,27 +101,51 @@ class Spec:
 
     def panels(self, rows: DataFrame, figure: Figure, text: Texts) -> list[tuple[Axes, DataFrame]]:
         """Splits the rows into panels. Returns the axes of each with its rows."""
-        shared: style.Look = dict(self.shared)
-        machines = style.machines(rows) if "machine" in rows else [""]
-        across = 1 if self.below else len(machines)
+        machines = [""]
+        if "machine" in rows:
+            machines = style.machines(rows)
         if self.facet:
             across = min(self.most, rows[self.facet].nunique())
-        for side, key in (("x", self.x_label), ("y", self.y_label)):
-            if key:
-                width = style.WIDTH // across if side == "x" else style.WIDTH
-                shared[side] = style.wrapped(text(key, row=rows.iloc[0]), width)
+        elif self.below:
+            across = 1
+        else:
+            across = len(machines)
         lines = self.lines(rows)
-        if not self.facet and not self.below and "machine" in rows:
+        shared: style.Look = {**self.shared, **self.labels(rows, across, text)}
+        if "machine" in rows and not self.facet and not self.below:
 
             def titled(here: DataFrame) -> str:
                 return self.titled(here, text)
 
             return style.by_machine(figure, rows, titled, lines=lines, **shared)
-        shared["lines"] = lines and lines * len(machines)
-        cases = style.modes(rows, text) if self.facet == "mode" else self.most
+        if lines is not None:
+            lines *= len(machines)
         if not self.facet:
             rows = rows.assign(panel="")
-        return style.facets(figure, rows, text, self.facet or "panel", cases, **shared)
+            return style.facets(figure, rows, "panel", 1, lines=lines, **shared)
+        cases: dict[str, str] | int = self.most
+        if self.facet == "mode":
+            cases = style.modes(rows, text)
+        return style.facets(
+            figure,
+            rows,
+            self.facet,
+            cases,
+            lines=lines,
+            **shared,
+        )
+
+    def labels(self, rows: DataFrame, across: int, text: Texts) -> dict[str, str]:
+        """Labels of the axes of a figure with `across` panels beside each other."""
+        first = rows.iloc[0]
+        found = {}
+        if self.x_label:
+            words = text(self.x_label, row=first)
+            found["x"] = style.wrapped(words, style.WIDTH // across)
+        if self.y_label:
+            words = text(self.y_label, row=first)
+            found["y"] = style.wrapped(words, style.WIDTH)
+        return found
 
     def lines(self, rows: DataFrame) -> int | None:
         """Number of lines that sets the figure's height; None for the default height."""
@@ -137,12 +159,12 @@ class Spec:
         """Returns a legend entry for each hue."""
         if not self.keyed:
             return []
-        if not self.marker and not shapes:
-            words = names(self.kind, Series([*palette]), text)
-            return [
-                style.line(color, word) for color, word in zip(palette.values(), words, strict=True)
-            ]
-        return style.dots(palette, text, self.kind, shapes or self.marker)
+        if self.marker or shapes:
+            return style.dots(palette, text, self.kind, shapes or self.marker)
+        entries = []
+        for value, color in palette.items():
+            entries.append(style.line(color, text.name(self.kind, value)))
+        return entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,17 +182,31 @@ class Bars(Spec):
         """Number of lines in the panel with the most names."""
         if not self.height:
             return None
-        names = rows[self.y].nunique() if self.alike else rows[self.facet].value_counts().max()
-        return round(self.height * names)
+        count = rows[self.y].nunique()
+        if not self.alike:
+            count = rows[self.facet].value_counts().max()
+        return round(self.height * count)
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the bars of a panel."""
         order = None
         if self.alike:
             order = list(dict.fromkeys(rows[self.y]))
-        look = look | {"order": order, "words": self.words, "pale": self.pale}
-        kinds.bars(axes, here, self.x, self.y, *self.told, **look)
-        axes.set_xlim(0, self.room * max(here[self.x].max(), self.reference or 0))
+        look = look | {
+            "order": order,
+            "words": self.words,
+            "pale": self.pale,
+        }
+        kinds.bars(
+            axes,
+            here,
+            self.x,
+            self.y,
+            *self.told,
+            **look,
+        )
+        longest = max(here[self.x].max(), self.reference or 0)
+        axes.set_xlim(0, self.room * longest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,13 +225,30 @@ class Dots(Spec):
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the dots of a panel."""
         order = self.order(rows)
-        hues = [*look.get("palette", ())][::-1]
+        hues = list(reversed(look.get("palette", {})))
         size = {}
         if self.small:
             size = {"fontsize": self.small}
         here = here[here[self.y].isin(order)]
-        heights = kinds.lanes(axes, here, self.y, order, self.hue, hues, self.apart, **size)
-        kinds.points(axes, here.assign(place=heights), self.x, "place", *self.told, **look)
+        heights = kinds.lanes(
+            axes,
+            here,
+            self.y,
+            order,
+            self.hue,
+            hues,
+            self.apart,
+            **size,
+        )
+        here = here.assign(place=heights)
+        kinds.points(
+            axes,
+            here,
+            self.x,
+            "place",
+            *self.told,
+            **look,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,17 +259,34 @@ class Lines(Spec):
     marker: str = ""
     by: Sequence[str] = ()
     named: str = ""  # column of the names
-    ends: Callable[[DataFrame], DataFrame] = every  # selects the line ends to name
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the lines of a panel."""
-        kinds.lines(axes, here, self.x, self.y, *self.told, by=self.by, **look)
+        kinds.lines(
+            axes,
+            here,
+            self.x,
+            self.y,
+            *self.told,
+            by=self.by,
+            **look,
+        )
         if not self.named:
             return
-        last = self.ends(here.groupby([*self.by], sort=False, dropna=False).tail(1))
+        last = here.groupby(
+            [*self.by],
+            sort=False,
+            dropna=False,
+        ).tail(1)
         inks = last[self.hue].map(look["palette"])
-        places = (last[self.x], last[self.y], last[self.named], inks)
-        labels.later(labels.at_line_ends, axes, *places)
+        labels.later(
+            labels.at_line_ends,
+            axes,
+            last[self.x],
+            last[self.y],
+            last[self.named],
+            inks,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +297,14 @@ class Points(Spec):
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the points of a panel."""
-        kinds.points(axes, here, self.x, self.y, *self.told, **look)
+        kinds.points(
+            axes,
+            here,
+            self.x,
+            self.y,
+            *self.told,
+            **look,
+        )
         if self.named:
             places = here[[self.x, self.y, self.named]].itertuples(index=False, name=None)
             labels.later(labels.beside_points, axes, list(places))
@@ -240,7 +317,13 @@ class Runs(Spec):
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the runs of a panel."""
-        points.scatter(axes, here, self.x, self.y, look["palette"])
+        points.scatter(
+            axes,
+            here,
+            self.x,
+            self.y,
+            look["palette"],
+        )
         points.name_highest(axes, here, self.x, self.y)
 
 

@@ -24,14 +24,20 @@ from mfulab.core.language import Texts
 from mfulab.lab.report import frames
 from mfulab.lab.report.drawing import fonts
 
-INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
-ON_PALE, ON_DEEP = "#262626", "#fefefe"  # text on colours that no theme of the page changes
+INK = "#1f2933"
+MUTED = "#5f6b7a"
+GRID = "#dde2e8"
+PAPER = "#ffffff"
+# Text on colours that no theme of the page changes.
+ON_PALE = "#262626"
+ON_DEEP = "#fefefe"
 # seaborn's "colorblind" without yellow, pale pink and one of two similar blues, so that all colours
 # are readable on white and black.
 PALETTE = tuple(
     sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7)
 )
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
+TITLE_WIDTHS = {3: 22, 4: 18}  # letters of a title's line, by the number of panels in a row
 DPI = 192
 SLIDE_HEIGHT = 4.85  # inches of a figure on a slide; the rest is for its sentence
 SMALLEST = 9.2  # font size on a slide, 24 of its 1080 pixels
@@ -44,9 +50,13 @@ PALE = 0.35  # opacity of differences within the intervals
 Look: TypeAlias = dict[str, Any]  # options of `kinds`, seaborn and Matplotlib
 LEGEND: Look = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4}
 # Lines of values to compare with.
-LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}
+LIMIT: Look = {
+    "color": MUTED,
+    "linewidth": 1,
+    "linestyle": (0, (4, 3)),
+}
+PAPER_BEHIND: Look = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}  # box of a text on lines
 Dash: TypeAlias = str | tuple[float, ...]
-WHEN = ("started_at", "commit")  # columns in the provenance
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
 FAMILIES = ("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language")  # of kernels
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -55,33 +65,40 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 def theme() -> rc_context:
     """Context manager with the Matplotlib settings of all figures; they do not affect the
     caller's."""
-    look: Look = sns.axes_style("whitegrid") | {
-        "font.family": fonts.families(),
-        "axes.titleweight": "bold",
-    }
-    for value, names in (
-        (INK, ("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor")),
-        (MUTED, ("axes.edgecolor", "xtick.color", "ytick.color")),
-        (12, ("font.size", "axes.titlesize", "axes.labelsize")),
-        (11, ("xtick.labelsize", "ytick.labelsize", "legend.fontsize")),
-        (0.8, ("axes.linewidth", "grid.linewidth")),
-        (False, ("axes.spines.top", "axes.spines.right", "legend.frameon")),
-    ):
-        look |= dict.fromkeys(names, value)
-    look |= {
-        "grid.color": GRID,
-        "figure.facecolor": PAPER,
-        "axes.titlelocation": "left",
-        "axes.titley": 1.0,  # a fixed position saves a search for ticks above the panel
-        "lines.linewidth": 2,
-    }
-    look |= {
-        "lines.markersize": 7,
-        "svg.fonttype": "path",
-        "svg.hashsalt": "mfulab",
-        "pdf.fonttype": 42,
-    }
-    return rc_context(look)
+    return rc_context(
+        {
+            **sns.axes_style("whitegrid"),
+            "font.family": fonts.families(),
+            "font.size": 12,
+            "text.color": INK,
+            "figure.facecolor": PAPER,
+            "axes.edgecolor": MUTED,
+            "axes.labelcolor": INK,
+            "axes.labelsize": 12,
+            "axes.linewidth": 0.8,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes.titlelocation": "left",
+            "axes.titlesize": 12,
+            "axes.titleweight": "bold",
+            "axes.titley": 1.0,  # a fixed position saves a search for ticks above the panel
+            "grid.color": GRID,
+            "grid.linewidth": 0.8,
+            "legend.fontsize": 11,
+            "legend.frameon": False,
+            "lines.linewidth": 2,
+            "lines.markersize": 7,
+            "pdf.fonttype": 42,
+            "svg.fonttype": "path",
+            "svg.hashsalt": "mfulab",
+            "xtick.color": MUTED,
+            "xtick.labelcolor": INK,
+            "xtick.labelsize": 11,
+            "ytick.color": MUTED,
+            "ytick.labelcolor": INK,
+            "ytick.labelsize": 11,
+        }
+    )
 
 
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
@@ -91,6 +108,11 @@ def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
         distinct["is_cpu"] = rows["device"] == "cpu"
     ordered = distinct.drop_duplicates().sort_values(["recorded", "is_cpu", "machine"])
     return list(dict.fromkeys(ordered["machine"]))[:most]
+
+
+def of_machines(rows: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Rows of the first `most` machines."""
+    return rows[rows["machine"].isin(machines(rows, most))]
 
 
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
@@ -111,25 +133,40 @@ def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> di
         values = pd.unique(values)  # many rows, few values
     present = set(values)
     indices = {value: index for index, value in enumerate(usual) if value in present}
-    free = chain(sorted(set(range(len(PALETTE))) - set(indices.values())), count())
-    indices |= {value: next(free) for value in sorted(present - set(indices))}
-    return {value: PALETTE[index % len(PALETTE)] for value, index in indices.items()}
+    taken = set(indices.values())
+    free = [index for index in range(len(PALETTE)) if index not in taken]
+    others = sorted(present - set(indices))
+    indices |= zip(others, chain(free, count()), strict=False)
+    return {value: _color(index) for value, index in indices.items()}
+
+
+def _color(index: int) -> str:
+    """A colour by its number. Beyond eight they repeat."""
+    return PALETTE[index % len(PALETTE)]
 
 
 def colors(values: Iterable[str]) -> dict[str, str]:
     """A colour for each distinct value, in order. Beyond eight they repeat, with different
     `shapes`."""
-    return {
-        value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))
-    }
+    distinct = dict.fromkeys(values)
+    return {value: _color(index) for index, value in enumerate(distinct)}
 
 
 def shapes(values: Iterable[str]) -> dict[str, str]:
     """A marker for each distinct value; it changes each time `colors` start again."""
-    return {
-        value: MARKERS[index // len(PALETTE) % len(MARKERS)]
-        for index, value in enumerate(dict.fromkeys(values))
-    }
+    found = {}
+    for index, value in enumerate(dict.fromkeys(values)):
+        round_of_colors = index // len(PALETTE)
+        found[value] = MARKERS[round_of_colors % len(MARKERS)]
+    return found
+
+
+def hued(column: str, palette: Mapping[Any, str], markers: Mapping[Any, str] | None = None) -> Look:
+    """Options of marks that have the colour, and the shape if given, of their value of a column."""
+    look: Look = {"hue": column, "palette": palette}
+    if markers:
+        look |= {"style": column, "markers": markers}
+    return look
 
 
 def blank(title: str, footer: str) -> Figure:
@@ -138,8 +175,24 @@ def blank(title: str, footer: str) -> Figure:
     figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
-    figure.text(0.015, 1, title, ha="left", va="top", fontsize=17, fontweight="bold", gid="title")
-    figure.text(0.015, 0, footer, fontsize=9, color=MUTED, gid="provenance")
+    figure.text(
+        0.015,
+        1,
+        title,
+        ha="left",
+        va="top",
+        fontsize=17,
+        fontweight="bold",
+        gid="title",
+    )
+    figure.text(
+        0.015,
+        0,
+        footer,
+        fontsize=9,
+        color=MUTED,
+        gid="provenance",
+    )
     arrange(figure)
     return figure
 
@@ -148,13 +201,17 @@ def arrange(figure: Figure, top: float = 0.76) -> None:
     """Sets the positions of title, legend, provenance and panels. `top` are the inches for title
     and legend."""
     height = figure.get_figheight()
-    for text, y in zip(figure.texts, (1 - 0.14 / height, 0.07 / height), strict=False):
+    places = (1 - 0.14 / height, 0.07 / height)
+    for text, y in zip(figure.texts, places, strict=False):
         text.set_y(y)
-    for row in figure.legends:
-        row.set_bbox_to_anchor((0.003, 1 - 0.39 / height), transform=figure.transFigure)
-    top = (top if figure.legends else 0.45) / height
-    bottom = 0.25 / height
-    figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
+    for legend in figure.legends:
+        anchor = (0.003, 1 - 0.39 / height)
+        legend.set_bbox_to_anchor(anchor, transform=figure.transFigure)
+    if not figure.legends:
+        top = 0.45
+    above = top / height
+    below = 0.25 / height
+    figure.get_layout_engine().set(rect=(0.01, below, 0.98, 1 - above - below))
 
 
 def panels(
@@ -170,22 +227,35 @@ def panels(
     outer axes. `lines` sets the height."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
-    grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
-    width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters of a title
+    grid = figure.subplots(
+        len(rows),
+        len(columns),
+        squeeze=False,
+        **shared,
+    )
     for axes, (row, column) in zip(grid.flat, product(rows, columns), strict=True):
-        named_row = row if len(rows) > 1 or not column else ""
-        parts = list(filter(None, (named_row, column)))
-        fits_one_line = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
-        separator = " · " if fits_one_line else "\n"
-        axes.set_title(separator.join(wrapped(part, width) for part in parts))
-    x_labels = [x] * len(columns) if isinstance(x, str) else x
-    for axes, label in zip(grid[-1], x_labels, strict=True):
+        if column and len(rows) == 1:
+            row = ""
+        axes.set_title(_title(row, column, len(columns)))
+    if isinstance(x, str):
+        x = [x] * len(columns)
+    for axes, label in zip(grid[-1], x, strict=True):
         axes.set_xlabel(label)
     for axes in grid[:, 0]:
         axes.set_ylabel(y)
     if lines is not None:
         fit(figure, lines)
     return grid
+
+
+def _title(row: str, column: str, across: int) -> str:
+    """Title of a panel, in one line if `across` panels leave room for it."""
+    width = TITLE_WIDTHS.get(across, 78 // across)
+    parts = list(filter(None, (row, column)))
+    separator = "\n"
+    if across < 3 and sum(map(letters, parts)) + 3 <= width:
+        separator = " · "
+    return separator.join(wrapped(part, width) for part in parts)
 
 
 def by_machine(
@@ -196,15 +266,19 @@ def by_machine(
 ) -> list[tuple[Axes, pd.DataFrame]]:
     """Returns a panel for each machine, from left to right, with its rows. `titled` returns words
     after the machine's name."""
-    parts = {name: frames.those(rows, rows["machine"] == name) for name in machines(rows)}
-    titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
-    return list(zip(panels(figure, [""], titles, **shared)[0], parts.values(), strict=True))
+    parts = []
+    titles = []
+    for name in machines(rows):
+        here = frames.those(rows, rows["machine"] == name)
+        parts.append(here)
+        titles.append(" · ".join(filter(None, [name, titled(here)])))
+    grid = panels(figure, [""], titles, **shared)
+    return list(zip(grid[0], parts, strict=True))
 
 
 def facets(
     figure: Figure,
     rows: pd.DataFrame,
-    text: Texts,
     case: str,
     cases: Mapping[Any, str] | int,
     **shared: Any,
@@ -219,12 +293,13 @@ def facets(
     rows = rows[rows[case].isin(cases)]
     names = machines(rows)
     rows = rows[rows["machine"].isin(names)]
-    cases = {value: title for value, title in cases.items() if (rows[case] == value).any()}
+    present = set(rows[case])
+    cases = {value: title for value, title in cases.items() if value in present}
     grid = panels(figure, names, list(cases.values()), **shared)
-    cells = [
-        (axes, rows[(rows["machine"] == name) & (rows[case] == value)])
-        for axes, (name, value) in zip(grid.flat, product(names, cases), strict=True)
-    ]
+    cells = []
+    for axes, (name, value) in zip(grid.flat, product(names, cases), strict=True):
+        here = rows[(rows["machine"] == name) & (rows[case] == value)]
+        cells.append((axes, here))
     drawn = np.array([len(here) > 0 for _, here in cells]).reshape(grid.shape)
     if not drawn.all():
         _hide(grid, drawn)
@@ -298,7 +373,11 @@ def _slide_legend(figure: Figure, row: mpl_legend.Legend) -> int:
     lines = math.ceil(size * width / LEGEND_WIDTH)
     handles = row.legend_handles
     row.remove()
-    look = {**LEGEND, "fontsize": size, "ncols": -(-len(names) // lines)}
+    look = {
+        **LEGEND,
+        "fontsize": size,
+        "ncols": -(-len(names) // lines),
+    }
     figure.legend(handles=handles, labels=names, **look).set_in_layout(False)
     return lines
 
@@ -324,8 +403,23 @@ def fit(figure: Figure, lines: int) -> None:
 def dot(color: str, label: str, marker: str = "o", **look: Any) -> Line2D:
     """Legend entry for points."""
     return Line2D(
-        [], [], color=color, label=label, marker=marker, linestyle="", markeredgewidth=2, **look
+        [],
+        [],
+        color=color,
+        label=label,
+        marker=marker,
+        linestyle="",
+        markeredgewidth=2,
+        **look,
     )
+
+
+def beside(
+    axes: Axes, words: str, point: tuple[float, float], distance: float, **look: Any
+) -> None:
+    """Writes words at the right of a point, `distance` points from it."""
+    usual: Look = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+    axes.annotate(words, point, (distance, 0), **usual | look)
 
 
 def dots(
@@ -343,14 +437,23 @@ def dots(
 
 def line(color: str, label: str, dash: Dash = "") -> Line2D:
     """Legend entry for lines."""
-    return Line2D([], [], color=color, label=label, linestyle=(0, dash) if dash else "-")
+    linestyle: object = "-"
+    if dash:
+        linestyle = (0, dash)
+    return Line2D(
+        [],
+        [],
+        color=color,
+        label=label,
+        linestyle=linestyle,
+    )
 
 
 def within(differences: pd.Series, text: Texts) -> list[Line2D]:
     """Legend entry for differences within the intervals; empty if there are none."""
-    if differences.any():
-        return [dot(MUTED, text("within"), "s", alpha=PALE)]
-    return []
+    if not differences.any():
+        return []
+    return [dot(MUTED, text("within"), "s", alpha=PALE)]
 
 
 def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
@@ -361,12 +464,14 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
     width = _legend_width([entry.get_label() for entry in entries])
     size = min(11, 88 / len(entries), LEGEND_WIDTH / width)
     if not columns:
-        columns = 4 if size < LEAST else len(entries)
-    lines = -(-len(entries) // columns)
+        columns = len(entries)
+        if size < LEAST:
+            columns = 4
+    lines = math.ceil(len(entries) / columns)
     if lines > 1:
         size = 9
-    look = {**LEGEND, "fontsize": size}
-    figure.legend(handles=list(entries), ncols=columns, **look).set_in_layout(False)
+    look = {**LEGEND, "fontsize": size, "ncols": columns}
+    figure.legend(handles=list(entries), **look).set_in_layout(False)
     if lines > 1:
         figure.set_figheight(figure.get_figheight() + 0.2 * lines)
     arrange(figure, _top(lines))
@@ -374,24 +479,49 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 
 def provenance(rows: pd.DataFrame, text: Texts) -> str:
     """The line at the bottom of every figure: machines, dates and code."""
-    starts, commits = (
-        sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN
-    )
-    if "recorded" in rows and "commit" in rows:  # own commits first, so that they are not cut off
-        own = set(rows.loc[~rows["recorded"], "commit"])
-        commits.sort(key=lambda commit: commit not in own)
-    span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
-    commit = ", ".join(commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in commits[:2])
-    code = ""
-    if commits:
-        code = f"mfulab {commit}{'…' * (len(commits) > 2)}"
-    dates_and_code = " · ".join(filter(None, [span, code]))
+    dates_and_code = " · ".join(filter(None, [_dates(rows), _code(rows)]))
     shown = []
     if "machine" in rows:
         by_label = frames.machines(rows)
         shown = [by_label[label] for label in machines(rows)]
     listed = _listed(shown, LETTERS - letters(dates_and_code), text)
     return " · ".join(filter(None, [listed, dates_and_code]))
+
+
+def _dates(rows: pd.DataFrame) -> str:
+    """First and last day of rows; empty if unknown."""
+    starts = _distinct(rows, "started_at")
+    if not starts:
+        return ""
+    days = dict.fromkeys([starts[0][:10], starts[-1][:10]])
+    return " … ".join(days)
+
+
+def _code(rows: pd.DataFrame) -> str:
+    """Commits of rows, at most two; empty if unknown."""
+    commits = _distinct(rows, "commit")
+    if not commits:
+        return ""
+    if "recorded" in rows:  # own commits first, so that they are not cut off
+        own = set(rows.loc[~rows["recorded"], "commit"])
+        commits.sort(key=lambda commit: commit not in own)
+    named = []
+    for commit in commits[:2]:
+        name = commit[:7]
+        if commit.endswith("-dirty"):
+            name += "-dirty"
+        named.append(name)
+    code = f"mfulab {', '.join(named)}"
+    if len(commits) > 2:
+        code += "…"
+    return code
+
+
+def _distinct(rows: pd.DataFrame, column: str) -> list[str]:
+    """Distinct texts of a column, sorted; empty if it is missing."""
+    if column not in rows:
+        return []
+    return sorted(filter(None, pd.unique(rows[column])))
 
 
 def _listed(drawn: Sequence[frames.Machine], room: int, text: Texts) -> str:
@@ -407,8 +537,11 @@ def _listed(drawn: Sequence[frames.Machine], room: int, text: Texts) -> str:
         labels = [together._replace(name=machine.name).label(text) for machine in drawn]
         together = marks.pop()
     for shown in range(len(labels), 0, -1):
-        more = f" +{len(labels) - shown}" if shown < len(labels) else ""
-        listed = together._replace(name=f"{', '.join(labels[:shown])}{more}").label(text)
+        names = ", ".join(labels[:shown])
+        if shown < len(labels):
+            names += f" +{len(labels) - shown}"
+        listed = together._replace(name=names).label(text)
         if letters(listed) <= room:
             return listed
-    return f"{listed[: room * len(listed) // letters(listed) - 2]} …"
+    fitting = room * len(listed) // letters(listed)
+    return f"{listed[: fitting - 2]} …"

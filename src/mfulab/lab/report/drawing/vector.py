@@ -48,7 +48,7 @@ PROPERTIES = frozenset(
     }
 )
 VALUE = re.compile(r"#[0-9a-f]{3,8}|[a-z]+|[-\d.,\s]+")
-MOST = 1 << 25  # bytes of a file; a drawing of 20,000 runs takes a tenth
+MOST_BYTES = 1 << 25  # bytes of a file; a drawing of 20,000 runs takes a tenth
 DEEPEST = 32  # levels of nested elements; Matplotlib uses nine
 
 GLYPH = re.compile(r"[\w-]+-[0-9a-f]+")  # id of a letter's outline: font and number
@@ -83,7 +83,7 @@ def saved(folder: Path | None, name: str) -> Element | None:
     if folder is None:
         return None
     try:
-        drawing = parsed(read_text(folder / f"{name}.svg", MOST))
+        drawing = parsed(read_text(folder / f"{name}.svg", MOST_BYTES))
     except (FileNotFoundError, UnreadableError, NotADrawingError):
         return None
     if any(element.get("id") == FAILED for element in drawing.iter()):

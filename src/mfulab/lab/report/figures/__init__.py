@@ -22,6 +22,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
@@ -128,22 +129,37 @@ def render(
             style.for_slide(figure)
         labels.settle(figure)
         figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
-        # the layout's solver is not exact: the same data would give other last digits
         for axes in figure.axes:
-            if axes.get_axes_locator() is None:
-                axes.set_position(Bbox(axes.get_position().get_points().round(6)))
-            axes.set_gid("panel")
-            for words in (child for child in axes.get_children() if isinstance(child, Text)):
-                beside = "value" if VALUE.match(words.get_text()) else "text"
-                beside += ENDS.get(words.get_ha(), "")
-                words.set_gid(beside if words in axes.texts else "heading")
+            _finish(axes)
     return Drawn(name, text("title"), sentence, figure)
+
+
+def _finish(axes: Axes) -> None:
+    """Rounds a panel's position, and marks it and its texts for the page's script."""
+    # The layout's solver is not exact: the same data would give other last digits.
+    if axes.get_axes_locator() is None:
+        axes.set_position(Bbox(axes.get_position().get_points().round(6)))
+    axes.set_gid("panel")
+    for words in axes.get_children():
+        if not isinstance(words, Text):
+            continue
+        if words not in axes.texts:
+            words.set_gid("heading")
+            continue
+        kind = "text"
+        if VALUE.match(words.get_text()):
+            kind = "value"
+        words.set_gid(kind + ENDS.get(words.get_ha(), ""))
 
 
 def failed(name: str, error: Exception, language: str = "en") -> Drawn:
     """Returns a figure with an error message, in place of one whose drawing raised, and prints the
     traceback. The page ignores it."""
-    say("".join(traceback.format_exception(error)), end="", file=sys.stderr)
+    say(
+        "".join(traceback.format_exception(error)),
+        end="",
+        file=sys.stderr,
+    )
     text = Texts(language, name)
     says = unmade(name, error, language)
     with style.theme():
@@ -159,7 +175,12 @@ def unmade(name: str, error: Exception, language: str) -> str:
     """Sentence that a figure cannot be drawn, with the exception that its code raised."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
     text = Texts(language, "page")
-    return text("figure_failed", title=Texts(language, name)("title"), name=name, said=reason)
+    return text(
+        "figure_failed",
+        title=Texts(language, name)("title"),
+        name=name,
+        said=reason,
+    )
 
 
 def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
@@ -278,7 +299,8 @@ def draw(
             text = terminal_texts("sweep")
             why = "; ".join(problem.in_words() for problem in problems)
             why = why or text("nothing_to_draw", folder=tables)
-            say(text("not_drawn", figure=name, why=why), file=sys.stderr)
+            words = text("not_drawn", figure=name, why=why)
+            say(words, file=sys.stderr)
             return 1
     return 0
 

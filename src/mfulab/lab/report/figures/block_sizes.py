@@ -1,8 +1,8 @@
 """Speed of one kernel over its thread blocks or tiles."""
 
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style
-from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, significant
+from mfulab.lab.report.frames import DataFrame, Tables, highest, lowest, ok, with_machine
 
 TOPIC = "kernels"
 ORDER = 3
@@ -26,8 +26,8 @@ def rows(tables: Tables) -> DataFrame:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the best and the worst block size."""
-    best = rows.loc[rows["tflop_s"].idxmax()]
-    worst = rows.loc[rows["tflop_s"].idxmin()]
+    best = highest(rows, "tflop_s")
+    worst = lowest(rows, "tflop_s")
     factor = best["tflop_s"] / worst["tflop_s"]
     key = "finding_one"
     if claims.differs(worst, best, "tflop_s"):
@@ -40,7 +40,6 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     fastest = rows.sort_values("tflop_s", ascending=False).drop_duplicates(["block_x", "block_y"])
     table = fastest.pivot_table(index="block_y", columns="block_x", values="tflop_s") * 1e3
     axes = figure.subplots()
-    look = style.Look(small=12, cbar_kws={"label": "GFLOP/s"})
     kinds.cells(
         axes,
         table,
@@ -50,18 +49,18 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         "block_y",
         "tflop_s",
         "time_s",
-        **look,
+        small=12,
+        cbar_kws={"label": "GFLOP/s"},
     )
     axes.invert_yaxis()
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticklabels(
-            [label.get_text().removesuffix(".0") for label in axis.get_ticklabels()]
-        )
+        sides = [label.get_text().removesuffix(".0") for label in axis.get_ticklabels()]
+        axis.set_ticklabels(sides)
     first = rows.iloc[0]
-    where = (
-        first["kernel"],
-        first["size"],
-        text.name("precision", first["precision"]),
-        first["machine"],
+    precision = text.name("precision", first["precision"])
+    title = " · ".join([first["kernel"], first["size"], precision, first["machine"]])
+    axes.set(
+        title=title,
+        xlabel=text("block_x"),
+        ylabel=text("block_y"),
     )
-    axes.set(title=" · ".join(where), xlabel=text("block_x"), ylabel=text("block_y"))

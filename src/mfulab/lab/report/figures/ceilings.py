@@ -9,6 +9,7 @@ from mfulab.lab.report.frames import (
     DataFrame,
     Series,
     Tables,
+    highest,
     ok,
     with_machine,
 )
@@ -27,7 +28,7 @@ def rows(tables: Tables) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the fastest format, on those that could be as fast, and why a CPU may exceed its
     computed peak."""
-    best = rows.loc[rows["measured_tflop_s"].idxmax()]
+    best = highest(rows, "measured_tflop_s")
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
     key = "finding_unknown"
     if share == share:
@@ -45,25 +46,30 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _as_fast(rows: DataFrame, best: Series) -> DataFrame:
     """Other formats whose measured matmul could be as fast as the best one, by the precision of
     both."""
-    half = rows["precision_percent"].fillna(100 * (math.exp(RECORDED_HALF_WIDTH) - 1)) / 100
+    usual_percent = 100 * (math.exp(RECORDED_HALF_WIDTH) - 1)
+    half = rows["precision_percent"].fillna(usual_percent) / 100
     could_be = rows["measured_tflop_s"] * (1 + half)
     least = best["measured_tflop_s"] / (1 + half[best.name])
     return rows[(could_be >= least) & (rows["ceiling"] != best["ceiling"])]
 
 
-def _words(row: Series, text: Texts) -> tuple[str, str]:
-    """Label of a ceiling: its format and unusual settings, such as fewer threads; and its speed and
-    share."""
+def _name(row: Series, text: Texts) -> str:
+    """Name of a ceiling: its format and unusual settings, such as fewer threads."""
     settings = row["run"].removeprefix(f"ceiling={row['ceiling']}").strip(",").split(",")
-    is_quick = QUICK in settings
-    others = ",".join(setting for setting in settings if setting != QUICK)
-    parts = [text.name("precision", row["ceiling"]), short(others), text("quick") * is_quick]
-    name = ", ".join(filter(None, parts))
+    others = [setting for setting in settings if setting != QUICK]
+    parts = [text.name("precision", row["ceiling"]), short(",".join(others))]
+    if QUICK in settings:
+        parts.append(text("quick"))
+    return ", ".join(filter(None, parts))
+
+
+def _speed(row: Series, text: Texts) -> str:
+    """Speed of a ceiling, and its share of the computed peak if that is known."""
     speed = quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")
     share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
     if share != share:
-        return name, speed
-    return name, f"{speed}\n{text('share', share=f'{share:.0f}')}"
+        return speed
+    return f"{speed}\n{text('share', share=f'{share:.0f}')}"
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -72,31 +78,24 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     most = rows["machine"].value_counts().max()
     panels = style.by_machine(figure, rows, x="TFLOP/s")
     style.resize(figure, 1.8 + 0.36 * max(4, most))
+    both = ("measured_tflop_s", "computed_tflop_s")
     for axes, here in panels:
         here = here.sort_values("measured_tflop_s", ascending=False)
-        names, behind = zip(*(_words(row, text) for _, row in here.iterrows()), strict=True)
-        here = here.assign(name=names, place=range(len(here)))
-        kinds.bars(
-            axes,
-            here,
-            "measured_tflop_s",
-            "name",
-            "measured_tflop_s",
-            "computed_tflop_s",
-            width=0.55,
-        )
+        names = [_name(row, text) for _, row in here.iterrows()]
+        here = here.assign(name=names)
+        kinds.bars(axes, here, "measured_tflop_s", "name", *both, width=0.55)
         axes.plot(
             here["computed_tflop_s"],
-            here["place"],
+            range(len(here)),
             "o",
             color=RING,
             fillstyle="none",
             ms=10,
             markeredgewidth=2,
         )
-        far = here[["measured_tflop_s", "computed_tflop_s"]].max(axis=1)
-        for label, *end in zip(behind, far, here["place"], strict=True):
-            axes.annotate(label, end, (10, 0), textcoords="offset points", va="center", fontsize=9)
+        far = here[[*both]].max(axis=1)
+        for place, (end, (_, row)) in enumerate(zip(far, here.iterrows(), strict=True)):
+            style.beside(axes, _speed(row, text), (end, place), 10)
         axes.set_xlim(0, 1.5 * far.max())
         room = max(0.0, (3 - len(here)) / 2)  # space, so that a single bar does not fill the panel
         axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)

@@ -1,9 +1,13 @@
 """Autograd's graph of a small network: forward operators, what each saves, and the nodes of the
 backward pass."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from matplotlib.axes import Axes
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, quantity, style
 from mfulab.lab.report.figures.training_phases import COLORS
@@ -23,6 +27,8 @@ FIELDS = [
 ]
 WIDE = 2.3  # width of a box
 APART = 5.5  # distance between the left edges of the two passes
+BEHIND = APART + WIDE  # right edge of the backward pass
+STARTS = {"forward": 0.0, "backward": APART}  # left edges of the passes
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -31,9 +37,10 @@ def rows(tables: Tables) -> DataFrame:
     counted = ok(tables["flops"], "activation_bytes")
     counted = selection.pick(counted[counted["graph"].fillna("") != ""], "recorded")
     counted = counted.assign(nodes=counted["graph"].map(parse_json))
-    multiplying = counted["nodes"].map(lambda nodes: [name for name, *_, flops in nodes if flops])
+    multiplying = counted["nodes"].map(_multiplying)
     counted = counted.assign(
-        kinds=multiplying.map(lambda names: len({*names})), length=counted["nodes"].map(len)
+        kinds=multiplying.map(set).map(len),
+        length=counted["nodes"].map(len),
     )
     counted = counted[multiplying.map(len) > 1]
     order = counted.sort_values(
@@ -44,6 +51,15 @@ def rows(tables: Tables) -> DataFrame:
         for node in row["nodes"]:
             nodes.append(row | dict(zip(FIELDS, node, strict=True)))
     return DataFrame(nodes, columns=[*counted, *FIELDS[:4]])
+
+
+def _multiplying(nodes: Sequence[Sequence[Any]]) -> list[str]:
+    """Names of the nodes with FLOPs in the backward pass."""
+    names = []
+    for node in nodes:
+        if node[-1]:
+            names.append(node[0])
+    return names
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -65,71 +81,120 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     style.resize(figure, 1.4 + 0.62 * len(rows))
     axes = figure.subplots()
     numbered = rows.assign(width=WIDE, name=list(map(str, range(len(rows)))))
-    behind = APART + WIDE
-    middle = WIDE / 2
-    last = len(rows) - 1
-    for way, start in (("forward", 0.0), ("backward", APART)):
+    for way, start in STARTS.items():
         here = numbered.assign(start=start)
         color = COLORS[f"{way}_ms"]
-        kinds.bars(axes, here, "width", "name", f"{way}_flops", start="start", color=color)
+        kinds.bars(
+            axes,
+            here,
+            "width",
+            "name",
+            f"{way}_flops",
+            start="start",
+            color=color,
+        )
     for line, row in enumerate(rows.to_dict("records")):
-        for name, start, way, ink in (
-            (row["node"].removesuffix("Backward0"), 0, "forward", style.ON_DEEP),
-            (row["node"].removesuffix("Backward0"), APART, "backward", style.ON_PALE),
-        ):
-            words = [name]
-            if row[f"{way}_flops"]:
-                words.append(quantity(row[f"{way}_flops"], "FLOP"))
+        _name(axes, line, row, "forward", style.ON_DEEP)
+        _name(axes, line, row, "backward", style.ON_PALE)
+        if line < len(rows) - 1:
+            _lead_on(axes, line, row)
+        if row["saved"]:
+            _write_saved(axes, line, row)
+        if row["leaves"]:
+            _arrow(axes, (BEHIND + 0.05, line), (BEHIND + 0.4, line))
             axes.text(
-                start + middle,
+                BEHIND + 0.5,
                 line,
-                "\n".join(words),
-                ha="center",
-                va="center",
-                color=ink,
-                fontsize=9,
-            )
-        if line < last:
-            _arrow(axes, (middle, line + 0.36), (middle, line + 0.64))
-            _arrow(axes, (APART + middle, line + 0.64), (APART + middle, line + 0.36))
-            axes.text(
-                middle + 0.1,
-                line + 0.5,
-                _shape(row["shape"]),
+                _leaves(row["leaves"]),
                 va="center",
                 fontsize=8,
-                color=style.MUTED,
             )
-        if row["saved"]:
-            _arrow(axes, (WIDE + 0.05, line), (APART - 0.05, line))
-            saved = "\n".join(name or _shape(shape) for name, shape in row["saved"] if shape)
-            paper: style.Look = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}
-            axes.text(
-                (WIDE + APART) / 2, line, saved, ha="center", va="center", fontsize=8, bbox=paper
-            )
-        if row["leaves"]:
-            _arrow(axes, (behind + 0.05, line), (behind + 0.4, line))
-            axes.text(behind + 0.5, line, _leaves(row["leaves"]), va="center", fontsize=8)
-    for x, name in (
-        (0, "forward"),
-        (WIDE + 1.1, "saved"),
-        (APART, "backward"),
-        (behind + 0.5, "gradients"),
-    ):
-        axes.text(x, -0.75, text(name), fontweight="bold", va="center")
-    axes.set(xlim=(-0.05, 10.6), ylim=(len(rows) - 0.5, -1), xticks=[], yticks=[])
+    heads = {
+        "forward": 0,
+        "saved": WIDE + 1.1,
+        "backward": APART,
+        "gradients": BEHIND + 0.5,
+    }
+    for key, x in heads.items():
+        axes.text(
+            x,
+            -0.75,
+            text(key),
+            fontweight="bold",
+            va="center",
+        )
+    axes.set(
+        xlim=(-0.05, 10.6),
+        ylim=(len(rows) - 0.5, -1),
+        xticks=[],
+        yticks=[],
+    )
     axes.set(xlabel="", ylabel="")
     # Not all of the axes is hidden: the page needs its background on narrow screens.
     axes.spines[:].set_visible(False)
 
 
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    axes.annotate(
-        "",
-        end,
-        start,
-        arrowprops={"arrowstyle": "->", "color": style.MUTED, "shrinkA": 0, "shrinkB": 0},
+def _name(axes: Axes, line: int, row: Row, way: str, ink: str) -> None:
+    """Writes a node's name, and its FLOPs if it has any, into its box in one of the passes."""
+    words = row["node"].removesuffix("Backward0")
+    if row[f"{way}_flops"]:
+        words = f"{words}\n{quantity(row[f'{way}_flops'], 'FLOP')}"
+    x = STARTS[way] + WIDE / 2
+    axes.text(
+        x,
+        line,
+        words,
+        ha="center",
+        va="center",
+        color=ink,
+        fontsize=9,
     )
+
+
+def _lead_on(axes: Axes, line: int, row: Row) -> None:
+    """Draws arrows to the next node and back, with the shape that is handed on."""
+    x = WIDE / 2
+    _arrow(axes, (x, line + 0.36), (x, line + 0.64))
+    _arrow(axes, (APART + x, line + 0.64), (APART + x, line + 0.36))
+    shape = _shape(row["shape"])
+    axes.text(
+        x + 0.1,
+        line + 0.5,
+        shape,
+        va="center",
+        fontsize=8,
+        color=style.MUTED,
+    )
+
+
+def _write_saved(axes: Axes, line: int, row: Row) -> None:
+    """Draws an arrow from the forward to the backward node, with what is saved between them."""
+    _arrow(axes, (WIDE + 0.05, line), (APART - 0.05, line))
+    saved = []
+    for name, shape in row["saved"]:
+        if shape:
+            saved.append(name or _shape(shape))
+    x = (WIDE + APART) / 2
+    box = style.PAPER_BEHIND | {"pad": 1}
+    axes.text(
+        x,
+        line,
+        "\n".join(saved),
+        ha="center",
+        va="center",
+        fontsize=8,
+        bbox=box,
+    )
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    look = {
+        "arrowstyle": "->",
+        "color": style.MUTED,
+        "shrinkA": 0,
+        "shrinkB": 0,
+    }
+    axes.annotate("", end, start, arrowprops=look)
 
 
 def _leaves(names: list[str]) -> str:

@@ -3,14 +3,14 @@ loops."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, significant, specs, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, against, one_each, steps
+from mfulab.lab.report.frames import DataFrame, Series, Tables, against, highest, one_each, steps
 
 TOPIC = "flops"
 ORDER = 6
 CLAIM = claims.side_of("factor", 1.0)
 REASONS = selection.BESIDE_ONE
 THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
-COLORS = dict(zip(THREE_WAYS, style.PALETTE, strict=False))
+COLORS = style.colors(THREE_WAYS)
 LIBRARY = THREE_WAYS[0]
 CASE = ["mode", "batch_size", "precision"]
 
@@ -21,7 +21,8 @@ def rows(tables: Tables) -> DataFrame:
     timed = steps(tables, "time_s", "flops", model=THREE_WAYS, execution="eager")
     timed = one_each(selection.one_machine(timed), [*CASE, "model"])
     beside = against(timed, timed[timed["model"] == LIBRARY], CASE, "_library")
-    return beside[beside.groupby(CASE)["model"].transform("nunique") > 1].sort_values(CASE)
+    ways = beside.groupby(CASE)["model"].transform("nunique")
+    return beside[ways > 1].sort_values(CASE)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -30,13 +31,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
     others = rows[rows["model"] != LIBRARY]
     if others.empty:
         return ""
-    most = others.loc[others["flops"].idxmax()]
-    here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values(
-        "factor"
-    )
+    most = highest(others, "flops")
+    here = others[(others[CASE] == most[CASE]).all(axis=1)].sort_values("factor")
     ways = ", ".join(_way(row, text) for _, row in here.iterrows())
     sentences = [text("finding", most=most, ways=ways)]
-    for error in rows["relative_error"].nlargest(1):
+    error = rows["relative_error"].max()
+    if error == error:
         sentences.append(text("error", error=significant(error, 2)))
     return " ".join(sentences)
 
@@ -44,21 +44,28 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _way(row: Series, text: Texts) -> str:
     """Text on a way's time relative to the library's, without a number if their intervals
     overlap."""
-    key = "way" if row["apart"] else "way_alike"
-    return text(key, name=text(row.model), factor=significant(row["factor"], 2))
+    key = "way_alike"
+    if row["apart"]:
+        key = "way"
+    return text(
+        key,
+        name=text(row.model),
+        factor=significant(row["factor"], 2),
+    )
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Sorts rows by batch, largest first, and adds its label and the factor and MFU after each
     bar."""
     rows = rows.sort_values("batch_size", ascending=False, kind="stable")
+    cases = []
     words = []
-    for factor, share in rows[["factor", "mfu_percent"]].itertuples(index=False):
-        parts = [f"{significant(factor, 2)}×"]
-        if share == share:
-            parts.append(text("of_mfu", share=share))
-        words.append(" · ".join(parts))
-    cases = [text("batch", count=int(batch)) for batch in rows["batch_size"]]
+    for row in rows.itertuples():
+        cases.append(text("batch", count=int(row.batch_size)))
+        word = f"{significant(row.factor, 2)}×"
+        if row.mfu_percent == row.mfu_percent:
+            word += f" · {text('of_mfu', share=row.mfu_percent)}"
+        words.append(word)
     return rows.assign(case=cases, words=words)
 
 

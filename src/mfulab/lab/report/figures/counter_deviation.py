@@ -9,12 +9,12 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok
 TOPIC = "flops"
 ORDER = 2
 CLAIM = claims.COUNTED
-MOST = 24
+MOST_MODELS = 24
 AGREES_WITHIN = 1.0  # percent
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects the MOST models on which tools disagree most, the largest deviation last. `run` names
+    """Selects the MOST_MODELS models on which tools disagree most, the largest deviation last. `run` names
     tool and model, as one run has all tools. Synthetic loads are drawn only if there is nothing
     else. `synthetic` and `undrawn` are the numbers of their counts and of other models'."""
     counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
@@ -24,7 +24,7 @@ def rows(tables: Tables) -> DataFrame:
     off = counted["deviation_percent"].abs().groupby(counted["model"])
     counted = counted.assign(off=off.transform("max"))
     counted = counted.sort_values(["off", "model", "counter"], kind="stable")
-    shown = counted["model"].drop_duplicates()[-MOST:]
+    shown = counted["model"].drop_duplicates()[-MOST_MODELS:]
     drawn = counted[counted["model"].isin(shown)]
     undrawn = len(counted) - len(drawn)
     names = drawn["counter"] + ", " + drawn["model"]

@@ -1,5 +1,7 @@
 """Size from which a matmul is faster on a GPU than on a CPU, including memory and transfers."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,32 +16,33 @@ ORDER = 4
 REASONS = ("contradict",)  # it compares machines
 SIDES = ("cpu", "gpu")
 KERNELS = {"cpu": "cpu_kernel", "gpu": "gpu_kernel"}  # lines of a side's kernels alone
-LINES = (*SIDES, *KERNELS.values())
 DOUBTFUL = {"wins": "wins_doubtful", "never": "never_doubtful"}  # texts without numbers
-COLORS = dict(zip(LINES, style.PALETTE, strict=False))
-COPIES = [part for part in transfers.PARTS if part != "time_s"]
+LINES = (*SIDES, *KERNELS.values())
+COLORS = style.colors(LINES)
+COPIES = [part for part in transfers.TIMES if part != "time_s"]
 
 
 def rows(tables: Tables) -> DataFrame:
     """Selects the fastest matmul of each size on one CPU and one GPU, in one precision. Empty
     unless both measured a common size."""
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
-    timed = timed.assign(side="cpu")
-    timed["side"] = timed["side"].where(timed["host_to_device_s"].isna(), "gpu")
+    is_gpu = timed["host_to_device_s"].notna()
+    timed = timed.assign(side=is_gpu.map({True: "gpu", False: "cpu"}))
     timed = selection.pick(timed, "uneven")
     sides = timed.groupby("precision")["side"].transform("nunique")
     timed = selection.largest(timed[sides == sides.max()], ["precision"])
-    of_sides = [selection.one_machine(timed[timed["side"] == side]) for side in SIDES]
-    best = pd.concat(list(map(_fastest, of_sides)))
-    sizes = [set(best.loc[best["side"] == side, "n"]) for side in SIDES]
-    if len(best["n"].unique()) > 1 and sizes[0] & sizes[1]:
+    cpu, gpu = (_fastest(timed, side) for side in SIDES)
+    best = pd.concat([cpu, gpu])
+    has_common = cpu["n"].isin(gpu["n"]).any()
+    if has_common and best["n"].nunique() > 1:
         return best.assign(line=best["side"], seconds=best["whole_s"])
     return best.head(0)
 
 
-def _fastest(side: DataFrame) -> DataFrame:
-    """Fastest kernel of each size. `whole_s` includes copies, which do not depend on the kernel, so
-    their median over all kernels is used."""
+def _fastest(timed: DataFrame, name: str) -> DataFrame:
+    """Fastest kernel of each size of one side. `whole_s` includes copies, which do not depend on
+    the kernel, so their median over all kernels is used."""
+    side = selection.one_machine(timed[timed["side"] == name])
     sizes = side.groupby("n")
     copies_s = sizes[COPIES].transform("median").sum(axis=1)
     best = side.loc[sizes["time_s"].idxmin()]
@@ -50,29 +53,50 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the size from which the GPU stays faster, with copies and kernel against kernel.
     Empty without a common size. Times are told only if they are free of doubt and differ."""
     best = rows.drop_duplicates(["side", "n"]).set_index("n", drop=False).sort_index()
-    cpu, gpu = (best[best["side"] == side] for side in SIDES)
+    cpu = best[best["side"] == "cpu"]
+    gpu = best[best["side"] == "gpu"]
     shared = cpu.index.intersection(gpu.index)
     if shared.empty:
         return ""
     names = {"cpu": cpu["machine"].iloc[0], "gpu": gpu["machine"].iloc[0]}
     won = _from(_is_below(gpu, cpu, "whole_s", shared))
     alone = _from(_is_below(gpu, cpu, "time_s", shared))
-    size = shared[-1] if won is None else won
-    here = {"cpu_s": cpu.loc[size], "gpu_s": gpu.loc[size]}
-    key = "alike"
-    if won is not None:
-        key = "wins"
-    elif claims.is_below(here["cpu_s"], here["gpu_s"], "whole_s"):
-        key = "never"
-    values: dict[str, object] = {**names, "size": f"{size:.0f}"}
-    if key != "alike" and trust.unsure(pd.concat([cpu.loc[[size]], gpu.loc[[size]]])).any():
-        key = DOUBTFUL[key]
-    elif key != "alike":
-        values |= {side: row["whole_s"] for side, row in here.items()}
-    sentences = [text(key, **values)]
+    size = won
+    if size is None:
+        size = shared[-1]
+    sentences = [
+        _compared(
+            cpu.loc[size],
+            gpu.loc[size],
+            won is not None,
+            names,
+            text,
+        )
+    ]
     if alone is not None and alone != won:
         sentences.append(text("kernel_wins", size=f"{alone:.0f}", gpu=names["gpu"]))
     return " ".join(sentences)
+
+
+def _compared(
+    on_cpu: Series, on_gpu: Series, has_won: bool, names: Mapping[str, str], text: Texts
+) -> str:
+    """Sentence on one size, with the times of both sides if they are free of doubt and differ."""
+    values: dict[str, object] = {**names, "size": f"{on_cpu['n']:.0f}"}
+    if has_won:
+        key = "wins"
+    elif claims.is_below(on_cpu, on_gpu, "whole_s"):
+        key = "never"
+    else:
+        return text("alike", **values)
+    if trust.unsure(pd.DataFrame([on_cpu, on_gpu])).any():
+        return text(DOUBTFUL[key], **values)
+    return text(
+        key,
+        **values,
+        cpu_s=on_cpu["whole_s"],
+        gpu_s=on_gpu["whole_s"],
+    )
 
 
 def _is_below(gpu: DataFrame, cpu: DataFrame, column: str, sizes: pd.Index) -> Series:
@@ -104,9 +128,8 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
     """Makes the axes logarithmic, with ticks at powers of two."""
     axes.set(xscale="log", yscale="log")
-    sizes = sorted(rows["n"].unique())
     powers = []
-    for size in sizes:
+    for size in sorted(rows["n"].unique()):
         if float(np.log2(size)).is_integer():
             powers.append(size)
     axes.set_xticks(powers, [f"{size:.0f}" for size in powers], fontsize=9)

@@ -1,5 +1,7 @@
 """Text generation: shares of memory bandwidth and of arithmetic by batch size, also for prompts."""
 
+from matplotlib.axes import Axes
+
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import (
     Figure,
@@ -12,7 +14,7 @@ from mfulab.lab.report.drawing import (
     style,
     ticks,
 )
-from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, highest, ok, with_machine
 
 TOPIC = "batch_size"
 ORDER = 2
@@ -43,32 +45,54 @@ def finding(rows: DataFrame, text: Texts) -> str:
     the balance of experts."""
     decoded = rows[rows["mode"] == "decoding"]
     if decoded.empty:
-        return text("prefill", row=rows.loc[rows["mfu_percent"].idxmax()])
+        return text("prefill", row=highest(rows, "mfu_percent"))
     first, last = curves.ends(decoded)
-    small, large = (rows.loc[first["mbu_percent"].idxmax()] for rows in (first, last))
+    small = highest(first, "mbu_percent")
+    large = highest(last, "mbu_percent")
     if small["batch_size"] == large["batch_size"]:
         key = "finding_one"
     elif claims.differs(small, large, "time_s"):
         key = "finding"
     else:
         key = "finding_alike"
-    sentences = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
+    sentences = [
+        text(
+            key,
+            small=small,
+            large=large,
+            slower=large["time_s"] / small["time_s"],
+        )
+    ]
     if large["key_value_cache_bytes"] >= 0:
         sentences.append(text("cache", large=large))
-    prompts, tokens = (
-        rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding")
-    )
+    prompts = rows[rows["mode"] == "prefill"].drop_duplicates(CONTEXT)
+    tokens = decoded.drop_duplicates(CONTEXT)
     both = prompts.merge(tokens, on=CONTEXT, suffixes=("", "_token"))
     for _, row in both.nlargest(1, "sequence_length").iterrows():
         sentences.append(text("prompt", row=row))
-    routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
+    return " ".join([*sentences, *_balance(decoded, text)])
+
+
+def _balance(decoded: DataFrame, text: Texts) -> list[str]:
+    """Sentence on the balance of experts in a mixture of them, at its largest batch; empty if there
+    is none."""
+    routed = decoded.dropna(subset=["expert_imbalance"])
+    if routed.empty:
+        return []
     routed = routed.sort_values(["batch_size", "expert_imbalance"], kind="stable")
-    for _, uneven in routed.tail(1).iterrows():
-        imbalance = uneven["expert_imbalance"]
-        key = "experts_even" if imbalance <= 1 else "experts"
-        named = {"model": uneven["model"], "batch": int(uneven["batch_size"])}
-        sentences.append(text(key, **named, times=significant(imbalance)))
-    return " ".join(sentences)
+    row = routed.iloc[-1]
+    times = significant(row["expert_imbalance"])
+    key = "experts"
+    if row["expert_imbalance"] <= 1:
+        key = "experts_even"
+    return [
+        text(
+            key,
+            model=row["model"],
+            batch=int(row["batch_size"]),
+            times=times,
+        )
+    ]
 
 
 def reading(rows: DataFrame, text: Texts) -> str:
@@ -82,43 +106,56 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a panel for each machine with logarithmic axes: MBU solid, MFU dashed. Colour shows the
     precision; squares are prompts."""
     colors = style.usual_colors(rows["precision"])
-    shares = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
+    others = [*rows.columns.drop([*DASHES])]
+    shares = rows.melt(others, [*DASHES], "share_of", "share")
     look: style.Look = {
         "by": [*curves.KEYS, "share_of"],
         "hue": "precision",
         "palette": colors,
         "dash": "share_of",
+        "dashes": DASHES,
+        "style": "mode",
+        "markers": MARKERS,
     }
-    look |= {"dashes": DASHES, "style": "mode", "markers": MARKERS}
     for axes, here in style.by_machine(figure, rows, sharex=True, x=text("batch_size")):
-        lines = shares[shares["machine"] == here["machine"].iloc[0]].sort_values("batch_size")
+        lines = shares[shares["machine"] == here["machine"].iloc[0]]
+        lines = lines.sort_values("batch_size")
         kinds.lines(axes, lines, "batch_size", "share", **look)
         ticks.doublings(axes, rows["batch_size"])
         axes.axhline(100, color=style.MUTED, linewidth=1)
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
         axes.set_ylabel(text("share"))
-        ends = here.groupby(curves.KEYS, sort=False, dropna=False).tail(1)
-        ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"])).sort_values(
-            "share"
-        )
-        ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
-        several = rows["sequence_length"].nunique() > 1
-        names = [
-            text("context", row=row) if several else row["model"] for _, row in ends.iterrows()
-        ]
-        labels.later(
-            labels.at_line_ends,
-            axes,
-            ends["batch_size"],
-            ends["share"],
-            names,
-            [style.INK] * len(ends),
-        )
-    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
+        _name_lines(axes, here, rows["sequence_length"].nunique() > 1, text)
+    entries = []
+    for name, color in colors.items():
+        entries.append(style.line(color, text.name("precision", name)))
     for column, dash in DASHES.items():
         entries.append(style.line(style.MUTED, text(column), dash))
-    modes = {}
     if rows["mode"].nunique() > 1:
-        modes = dict.fromkeys(MARKERS, style.MUTED)
-    return entries + style.dots(modes, text, "mode", MARKERS)
+        entries += style.dots(dict.fromkeys(MARKERS, style.MUTED), text, "mode", MARKERS)
+    return entries
+
+
+def _name_lines(axes: Axes, here: DataFrame, with_context: bool, text: Texts) -> None:
+    """Names each model's highest line at its end, with its context if there are several."""
+    ends = here.groupby(
+        curves.KEYS,
+        sort=False,
+        dropna=False,
+    ).tail(1)
+    ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"]))
+    ends = ends.sort_values("share")
+    ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
+    names = list(ends["model"])
+    if with_context:
+        names = [text("context", row=row) for _, row in ends.iterrows()]
+    inks = [style.INK] * len(ends)
+    labels.later(
+        labels.at_line_ends,
+        axes,
+        ends["batch_size"],
+        ends["share"],
+        names,
+        inks,
+    )

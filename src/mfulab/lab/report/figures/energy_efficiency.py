@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Legend, Texts, curves, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, highest, lowest, ok, with_machine
 
 TOPIC = "energy"
 PER_JOULE = "flops_per_j"
@@ -23,27 +23,37 @@ def rows(tables: Tables) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the run that gets most from a joule, and on the largest difference between
     batch sizes of one model, mode and format: others do other work."""
-    best = rows.loc[rows[PER_JOULE].idxmax()]
-    sentences = [text("finding", best=best)]
+    sentences = [text("finding", best=highest(rows, PER_JOULE))]
     gains = {}
     for _, alike in rows.groupby(curves.KEYS, dropna=False, sort=False):
-        high = alike.loc[alike[PER_JOULE].idxmax()]
-        low = alike.loc[alike[PER_JOULE].idxmin()]
+        high = highest(alike, PER_JOULE)
+        low = lowest(alike, PER_JOULE)
         if claims.differs(low, high, PER_JOULE):
-            gains[high[PER_JOULE] / low[PER_JOULE]] = {"low": low, "high": high}
+            gains[high[PER_JOULE] / low[PER_JOULE]] = (low, high)
     if gains:
         factor = max(gains)
-        run = curves.named(gains[factor]["high"], text)
-        sentences.append(text("within", run=run, factor=factor, **gains[factor]))
+        low, high = gains[factor]
+        run = curves.named(high, text)
+        sentences.append(
+            text(
+                "within",
+                run=run,
+                factor=factor,
+                low=low,
+                high=high,
+            )
+        )
     return " ".join(sentences)
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Sets limits and ticks."""
     axes.set(xlim=(0, ROOM * here["mfu_percent"].max()))
     ticks.decades(axes.yaxis)
 
 
 def _sizes(rows: DataFrame, text: Texts) -> Legend:
+    """Legend entry for the sizes of points; empty if all are equal."""
     if rows["batch_size"].nunique() > 1:
         return [style.dot(style.MUTED, text("dot_size"))]
     return []

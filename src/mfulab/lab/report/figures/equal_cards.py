@@ -16,7 +16,7 @@ REASONS = selection.BESIDE_ONE  # synthetic loads show slow cards as well as mod
 RUN = ["hardware", "recorded", "run"]
 BY_PROCESS = ["time_s", "process_times_s", "process_cards"]
 ABOUT = ["status", "started_at", "commit", "device_uuid", runs.DOUBTFUL, trust.DOUBTS]
-MOST = 24  # cards, of those that differ most
+MOST_CARDS = 24  # those that differ most
 NARROWEST = 1.06  # least upper limit of the axis
 REACH = 1.15  # logarithm of an axis limit ÷ that of the furthest dot
 RATIOS = (0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 5, 10)
@@ -25,19 +25,19 @@ RATIOS = (0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.
 def rows(tables: Tables) -> DataFrame:
     """Selects runs that at least two cards of one machine measured, with a row for each card and
     its time relative to the median (`relative`)."""
-    parts = [
-        ok(trust.with_doubts(tables[name])[[*RUN, *BY_PROCESS, *ABOUT]], "time_s")
-        for name in cards.TIMED
-    ]
+    parts = []
+    for name in cards.TIMED:
+        judged = trust.with_doubts(tables[name])
+        parts.append(ok(judged[[*RUN, *BY_PROCESS, *ABOUT]], "time_s"))
     timed = pd.concat(parts, ignore_index=True)
     timed = selection.pick(timed[timed["device_uuid"] != ""], "recorded")
     lines = cards.compared(timed.to_dict("records"))
     shared = [card.name for card in cards.summarised(lines)]
+    labels = cards.short_names(shared)
     compared = pd.DataFrame(lines, columns=list(cards.Compared._fields))
-    drawn = compared[compared["card"].isin(shared)].merge(timed.drop(columns=BY_PROCESS), on=RUN)
-    drawn = drawn.assign(
-        what=drawn["run"].map(short), label=drawn["card"].map(cards.short_names(shared))
-    )
+    compared = compared[compared["card"].isin(shared)]
+    drawn = compared.merge(timed.drop(columns=BY_PROCESS), on=RUN)
+    drawn = drawn.assign(what=drawn["run"].map(short), label=drawn["card"].map(labels))
     return selection.one_machine(with_machine(tables, drawn))
 
 
@@ -48,31 +48,49 @@ def finding(rows: DataFrame, text: Texts) -> str:
     found = cards.summarised(cards.Compared(*line) for line in lines)
     if not found:
         return ""
+    shared = {"machine": rows["machine"].iloc[0], "count": len(found)}
     slow = [card for card in found if card.is_slow]
-    values = {"machine": rows["machine"].iloc[0], "count": len(found)}
     if not slow:
         furthest = max(100 * abs(card.factor - 1) for card in found)
         fewest = min(card.runs for card in found)
-        return text("finding_alike", furthest_percent=furthest, runs=fewest, **values)
+        return text("finding_alike", furthest_percent=furthest, runs=fewest, **shared)
+    key = "finding"
+    if len(slow) > 1:
+        key = "finding_several"
     slowest = max(slow, key=lambda card: card.factor)
     label = rows.loc[rows["card"] == slowest.name, "label"].iloc[0]
-    values |= {"card": label, "factor": slowest.factor, "runs": slowest.runs, "slow": len(slow)}
-    return text("finding" if len(slow) == 1 else "finding_several", **values)
+    return text(
+        key,
+        card=label,
+        factor=slowest.factor,
+        runs=slowest.runs,
+        slow=len(slow),
+        **shared,
+    )
 
 
 def _order(rows: DataFrame) -> list[str]:
     """Labels of the cards that differ most, the slowest at the top."""
     middles = rows.groupby("label")["relative"].median()
-    furthest = np.log(middles).abs().nlargest(MOST).index
+    furthest = np.log(middles).abs().nlargest(MOST_CARDS).index
     return list(middles[furthest].sort_values().index)
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Marks the median of each card, and sets limits."""
     middles = here.groupby("label")["relative"].median()
     for place, label in enumerate(_order(rows)):
-        axes.plot(middles[label], place, marker="|", markersize=20, color=style.INK, zorder=4)
-    low = min(1 / NARROWEST, rows["relative"].min() ** REACH)
-    high = max(NARROWEST, rows["relative"].max() ** REACH)
+        axes.plot(
+            middles[label],
+            place,
+            marker="|",
+            markersize=20,
+            color=style.INK,
+            zorder=4,
+        )
+    relative = rows["relative"]
+    low = min(1 / NARROWEST, relative.min() ** REACH)
+    high = max(NARROWEST, relative.max() ** REACH)
     ticks.doublings(axes, RATIOS)
     axes.set_xlim(low, high)
 

@@ -8,7 +8,7 @@ import numpy as np
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, relative
 from mfulab.lab.report.figures.frameworks import ELSEWHERE
-from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, highest, ok, with_machine
 
 TOPIC = "execution"
 ORDER = 0
@@ -23,9 +23,10 @@ def rows(tables: Tables) -> DataFrame:
     Changing shapes, other frameworks and quantised models have figures of their own."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     is_quantised = ~timed["quantisation"].isin(["", "none"])
-    is_elsewhere = timed["execution"].isin(ELSEWHERE) | is_quantised
-    alike = timed["varied_calls"].isna() & ~is_elsewhere
-    paired = relative.ranked(relative.against(timed[alike], "execution", "eager"))
+    is_elsewhere = timed["execution"].isin(ELSEWHERE)
+    is_varied = timed["varied_calls"].notna()
+    alike = timed[~is_quantised & ~is_elsewhere & ~is_varied]
+    paired = relative.ranked(relative.against(alike, "execution", "eager"))
     return selection.pick(paired, selection.SYNTHETIC)
 
 
@@ -36,28 +37,36 @@ def finding(rows: DataFrame, text: Texts) -> str:
     made = rows[rows["compile_s"].notna()]
     if made.empty:
         return sentences[0]
-    sentences.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
+    sentences.append(text("compiled", row=highest(made, "compile_s")))
     is_compile = made["execution"].str.startswith("compile")
-    ways = made["execution"].mask(is_compile, COMPILE)
-    for way in sorted(ways.unique(), key=lambda way: (way != COMPILE, way)):
-        sentences.append(_pays(made[ways == way], way, text))
+    if is_compile.any():
+        sentences.append(_pays(made[is_compile], COMPILE, text))
+    others = made[~is_compile]
+    for way in sorted(others["execution"].unique()):
+        of_way = others[others["execution"] == way]
+        sentences.append(_pays(of_way, text.name("execution", way), text))
     return " ".join(sentences)
 
 
-def _pays(made: DataFrame, way: str, text: Texts) -> str:
-    """Sentence on for how many models one way to compile pays off, and for which last."""
-    name = way if way == COMPILE else text.name("execution", way)
-    models = made["model"].nunique()
+def _pays(made: DataFrame, name: str, text: Texts) -> str:
+    """Sentence on for how many models a way to compile pays off, and for which last."""
+    total = made["model"].nunique()
     saved = made["time_s_base"] - made["time_s"]
     saved = saved.where(made["speedup_low"] > 1)
     steps = made["compile_s"] / saved[saved > 0]
     steps = np.ceil(steps - ROUNDING).clip(lower=1).dropna()
     if steps.empty:
-        return text("never", way=name, total=models)
+        return text("never", way=name, total=total)
     last = steps.idxmax()
-    paid = made.loc[steps.index, "model"].nunique()
-    values = {"row": made.loc[last], "steps": steps[last], "saved": saved[last]}
-    return text("pays", way=name, count=paid, total=models, **values)
+    return text(
+        "pays",
+        way=name,
+        count=made.loc[steps.index, "model"].nunique(),
+        total=total,
+        row=made.loc[last],
+        steps=steps[last],
+        saved=saved[last],
+    )
 
 
 draw = partial(relative.draw, axis="execution")

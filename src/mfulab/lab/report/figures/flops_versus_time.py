@@ -16,24 +16,25 @@ TRAINED = {
     "separable_cnn": "separable",
     "pruned_cnn": "structured",
 }
-PARTS = dict(zip(("flops", "time"), style.PALETTE, strict=False))
-MOST = 8
+COLORS = style.colors(("flops", "time"))  # of the two bars of a model
+MOST_MODELS = 8
 
 
 def rows(tables: Tables) -> DataFrame:
     """Selects eager runs of one machine that differ only in the model: those of the experiment on
     this, else the largest group. `flops_percent` and `time_percent` are relative to the model with
     most FLOPs. `points` is the change in accuracy of a trained model of this kind, ± `half`."""
-    timed = steps(tables, "flops", "time_s", "batch_size", execution="eager").query("flops > 0")
+    timed = steps(tables, "flops", "time_s", "batch_size", execution="eager")
+    timed = timed[timed["flops"] > 0]
     timed = selection.pick(timed, "incomparable")  # without loads that only spin
     timed = _several(timed.drop_duplicates([*ALIKE, "model"]))
     if timed.empty:
         return timed
     timed = selection.pick(timed, "other_experiment")
     timed = _several(selection.one_machine(timed))
-    groups = timed.groupby(ALIKE, dropna=False, sort=False)
-    _, here = max(groups, key=lambda group: len(group[1]))
-    here = here.sort_values("flops", ascending=False).head(MOST)
+    groups = [group for _, group in timed.groupby(ALIKE, dropna=False, sort=False)]
+    here = max(groups, key=len)
+    here = here.sort_values("flops", ascending=False).head(MOST_MODELS)
     largest = here.iloc[0]
     lost = ok(tables["quality"], "accuracy_change_points").drop_duplicates("compression")
     lost = lost.set_index("compression")
@@ -53,7 +54,8 @@ def _several(rows: DataFrame) -> DataFrame:
     """Rows with another model to compare with."""
     if rows.empty:
         return rows
-    return rows[rows.groupby(ALIKE, dropna=False)["model"].transform("nunique") > 1]
+    models = rows.groupby(ALIKE, dropna=False)["model"].transform("nunique")
+    return rows[models > 1]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -61,14 +63,26 @@ def finding(rows: DataFrame, text: Texts) -> str:
     fewer than two."""
     if len(rows) < 2:
         return ""
-    ends = rows.sort_values(["speed", "flops_per_sample"]).iloc[[0, -1]]
-    small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
+    by_speed = rows.sort_values(["speed", "flops_per_sample"])
+    ends = by_speed.iloc[[0, -1]].sort_values("flops_per_sample")
+    small = ends.iloc[0]
+    large = ends.iloc[1]
     flops = large["flops_per_sample"] / small["flops_per_sample"]
     time = large["time_per_sample"] / small["time_per_sample"]
-    pairs = (small, large), (large, small)
-    is_known = any(claims.differs(*pair, "time_per_sample") for pair in pairs)
-    key = "finding" if is_known else "finding_alike"
-    sentences = [text(key, large=large, small=small, flops=flops, time=time)]
+    is_slower = claims.differs(small, large, "time_per_sample")
+    is_faster = claims.differs(large, small, "time_per_sample")
+    key = "finding_alike"
+    if is_slower or is_faster:
+        key = "finding"
+    sentences = [
+        text(
+            key,
+            large=large,
+            small=small,
+            flops=flops,
+            time=time,
+        )
+    ]
     sentences.append(_accuracy(rows, text))
     return " ".join(filter(None, sentences))
 
@@ -95,17 +109,26 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
             name = text("named", row=row)
         names.append(name)
     parts = []
-    for part in PARTS:
+    for part in COLORS:
         share = rows[f"{part}_percent"]
         words = specs.shares(share, text)
-        parts.append(rows.assign(named=names, part=part, share=share, words=words))
+        parts.append(
+            rows.assign(
+                named=names,
+                part=part,
+                share=share,
+                words=words,
+            )
+        )
     return pd.concat(parts)
 
 
 def _titled(here: DataFrame, text: Texts) -> str:
+    """Mode, format and batch of a panel's rows."""
     first = here.iloc[0]
-    words = [text.name(kind, first[kind]) for kind in ("mode", "precision")]
-    return " · ".join([*words, text("batch", row=first)])
+    mode = text.name("mode", first["mode"])
+    precision = text.name("precision", first["precision"])
+    return " · ".join([mode, precision, text("batch", row=first)])
 
 
 draw = specs.Bars(
@@ -115,7 +138,7 @@ draw = specs.Bars(
     words="words",
     x_label="share",
     hue="part",
-    colors=specs.present(PARTS),
+    colors=specs.present(COLORS),
     height=2,
     room=1.12,
     dressed=_dressed,

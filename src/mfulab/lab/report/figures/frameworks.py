@@ -1,13 +1,13 @@
 """One model in several frameworks: time, compile time and MFU."""
 
-import itertools
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
 from mfulab.core.json_text import parse_json
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, significant, specs, style
-from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, apart, one_each, steps
+from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, apart, highest, one_each, steps
 
 TOPIC = "execution"
 ORDER = 2
@@ -15,7 +15,7 @@ CLAIM = claims.ordered("time_s", ["model", "mode", "batch_size"])
 REASONS = selection.BESIDE_ONE
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
 EXECUTIONS = ("eager", "compile", *ELSEWHERE)
-COLORS = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
+COLORS = style.colors(EXECUTIONS)
 CASE = ["model", "mode", "batch_size"]
 VANISHED = 1e-6  # share of the first loss below which a loss has vanished
 # % of a loss: additions are in different orders, and updates accumulate their rounding
@@ -29,35 +29,46 @@ def rows(tables: Tables) -> DataFrame:
     timed = timed.assign(other=timed["execution"].isin(ELSEWHERE))
     timed = timed[timed.groupby(["machine", *CASE])["other"].transform("any")]
     timed = one_each(selection.one_machine(timed), [*CASE, "execution"])
-    return timed.assign(order=timed["execution"].map(EXECUTIONS.index)).sort_values(
-        [*CASE, "order"]
-    )
+    timed = timed.assign(order=timed["execution"].map(EXECUTIONS.index))
+    return timed.sort_values([*CASE, "order"])
 
 
-def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
+def alike(curves: Mapping[str, Sequence[float]]) -> tuple[int, float]:
     """Returns the number of steps before a loss vanishes, and the largest deviation of losses until
     then, in percent."""
-    steps = [*zip(*curves.values(), strict=False)]
-    compared = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
-    deviations = ((max(losses) - min(losses)) / max(losses) for losses in compared)
-    return len(compared), 100 * max(deviations, default=0.0)
+    steps = list(zip(*curves.values(), strict=False))
+    count = 0
+    deviation = 0.0
+    for losses in steps:
+        if min(losses) <= VANISHED * steps[0][0]:
+            break
+        count += 1
+        deviation = max(deviation, (max(losses) - min(losses)) / max(losses))
+    return count, 100 * deviation
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the case whose executions differ most, the longest compilation, and how well
     losses agree."""
     sentences = _compared(rows, text)
-    for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
-        sentences.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
+    if rows["compile_s"].notna().any():
+        longest = highest(rows, "compile_s")
+        name = text(longest.execution)
+        sentences.append(text("compiled", name=name, time=longest["compile_s"]))
     return " ".join([*sentences, *_losses(rows, text)])
 
 
 def _compared(rows: DataFrame, text: Texts) -> list[str]:
     """Sentences on the case whose executions differ most, and on executions that are as fast as its
     fastest."""
-    cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
-    ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
-    here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
+    cases = []
+    ranked = []
+    for _, case in rows.groupby(CASE, sort=False):
+        by_time = case.sort_values("time_s")
+        cases.append(by_time)
+        if len(by_time) > 1 and apart(by_time.iloc[-1], by_time.iloc[0]):
+            ranked.append(by_time)
+    here = max(ranked or cases, key=_factor)
     fast = here.iloc[0]
     slow = here.iloc[-1]
     if ranked:
@@ -66,15 +77,30 @@ def _compared(rows: DataFrame, text: Texts) -> list[str]:
         key = "finding_alike"
     else:
         key = "finding_one"
-    names = {"fast": text(fast.execution), "slow": text(slow.execution)}
-    sentences = [text(key, row=fast, longer=slow["time_s"], **names)]
+    fast_name = text(fast.execution)
+    slow_name = text(slow.execution)
+    sentences = [
+        text(
+            key,
+            row=fast,
+            longer=slow["time_s"],
+            fast=fast_name,
+            slow=slow_name,
+        )
+    ]
     if not ranked:
         return sentences
     others = here.iloc[1:]
     beside = others.loc[~apart(others, fast), "execution"]
     if len(beside):
-        sentences.append(text("as_fast", fast=names["fast"], others=", ".join(map(text, beside))))
+        names = ", ".join(map(text, beside))
+        sentences.append(text("as_fast", fast=fast_name, others=names))
     return sentences
+
+
+def _factor(by_time: DataFrame) -> float:
+    """Longest time of a case ÷ its shortest."""
+    return float(by_time["time_s"].iloc[-1] / by_time["time_s"].iloc[0])
 
 
 def _losses(rows: DataFrame, text: Texts) -> list[str]:
@@ -89,33 +115,46 @@ def _losses(rows: DataFrame, text: Texts) -> list[str]:
     steps, share = alike(curves)
     if not steps:
         return [text("losses_vanish", count=len(curves), row=first)]
-    is_whole = steps == min(map(len, curves.values()))
-    span = text("all_steps" if is_whole else "until_vanished", steps=steps, row=first)
-    key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
-    tolerance = f"{TOLERANCE_PERCENT:g}"
-    shown = significant(share, 2)
-    return [text(key, span=span, count=len(curves), share=shown, tolerance=tolerance)]
+    span = "until_vanished"
+    if steps == min(map(len, curves.values())):
+        span = "all_steps"
+    key = "losses_differ"
+    if share <= TOLERANCE_PERCENT:
+        key = "losses"
+    return [
+        text(
+            key,
+            span=text(span, steps=steps, row=first),
+            count=len(curves),
+            share=significant(share, 2),
+            tolerance=f"{TOLERANCE_PERCENT:g}",
+        )
+    ]
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Adds labels of cases and executions, and MFU and compile time after each bar."""
+    cases = []
     behind = []
-    for share, compile_s in rows[["mfu_percent", "compile_s"]].itertuples(index=False):
+    for row in rows.itertuples():
+        cases.append(text("case", row=row))
         words = []
-        if share == share:
-            words = [text("of_mfu", share=share)]
-        if compile_s == compile_s:
-            words.append(text("after", time=compile_s))
+        if row.mfu_percent == row.mfu_percent:
+            words.append(text("of_mfu", share=row.mfu_percent))
+        if row.compile_s == row.compile_s:
+            words.append(text("after", time=row.compile_s))
         behind.append("\n".join(words))
+    names = rows["execution"].map(text)
     return rows.assign(
-        case=[text("case", row=row) for row in rows.itertuples()],
-        name=rows["execution"].map(text),
+        case=cases,
+        name=names,
         time_ms=1e3 * rows["time_s"],
         behind=behind,
     )
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Leaves room between ticks."""
     axes.locator_params(axis="x", nbins=4)
 
 

@@ -32,16 +32,32 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the fastest way, in eager if nothing is measurably faster, and on what
     torch.compile makes of the operators by hand."""
     fastest = rows.iloc[0]
-    eager = rows[(rows["model"] == fastest["model"]) & (rows["execution"] == "eager")]
-    for _, row in eager.iterrows():
+    is_eager = rows["execution"] == "eager"
+    for _, row in rows[is_eager & (rows["model"] == fastest["model"])].iterrows():
         if not claims.differs(fastest, row, "time_s"):
             fastest = row
-    key = "finding" if fastest["apart"] else "finding_alike"
-    named = {"row": fastest, "name": text(fastest.model), "factor": 1 / fastest["factor"]}
-    sentences = [text(key, **named)]
-    fused = rows[(rows["model"] == BY_HAND) & (rows["execution"] == "compile") & rows["apart"]]
-    for _, row in fused[fused["factor"] < 1].head(1).iterrows():
-        sentences.append(text("compiled", row=row, factor=1 / row["factor"]))
+    key = "finding_alike"
+    if fastest["apart"]:
+        key = "finding"
+    name = text(fastest.model)
+    sentences = [
+        text(
+            key,
+            row=fastest,
+            name=name,
+            factor=1 / fastest["factor"],
+        )
+    ]
+    is_compiled = (rows["model"] == BY_HAND) & (rows["execution"] == "compile")
+    faster = rows[is_compiled & rows["apart"] & (rows["factor"] < 1)]
+    for _, row in faster.head(1).iterrows():
+        sentences.append(
+            text(
+                "compiled",
+                row=row,
+                factor=1 / row["factor"],
+            )
+        )
     return " ".join(sentences)
 
 
@@ -52,6 +68,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _titled(here: DataFrame, text: Texts) -> str:
+    """The batch of a panel's rows."""
     return text("batch", row=here.iloc[0])
 
 

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from mfulab.core.language import verdicts
 from mfulab.core.parts import Row
@@ -27,14 +28,18 @@ from mfulab.mfu.headroom import PARTS
 TOPIC = "why"
 ORDER = 0
 FEWEST = 1  # even one step has several parts to compare
-MOST = 12  # runs of all machines
+MOST_RUNS = 12  # of all machines
 LINE = 0.37  # inches for a run, whose name has two lines
 MATMULS = "matmuls_below_best"
 SHOWN = 0.05  # percentage points below which a part is not drawn
 NAMED = 4.0  # percentage points below which parts are drawn as one
-SMALL, SMALL_COLOR = "small", "#e6e9ee"  # the sum of those parts
+SMALL = "small"  # the sum of those parts
+SMALL_COLOR = "#e6e9ee"
 LETTER = 1.05  # percentage points of a letter on a bar
-DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # parts on which numbers are white
+# Parts on which numbers are white. Colours of numbers do not depend on the page's theme.
+DARK = ("matmuls_below_best", "useful", "input_wait", "graph")
+ON_DARK = "#fefefe"
+ON_PALE = "#101418"
 # A run's claim is which part it loses most to.
 CLAIM = claims.largest([part for part in PARTS if part != "useful"])
 
@@ -57,10 +62,11 @@ def rows(tables: Tables) -> DataFrame:
     best = timed[timed.index.isin(busiest) | (timed.index == first)]
     ordered = best.sort_values(["recorded", "machine", "useful"], ascending=[True, True, False])
     machines = style.machines(ordered)
-    shown = [
-        _spread(ordered[ordered["machine"] == machine], MOST // len(machines), first)
-        for machine in machines
-    ]
+    most = MOST_RUNS // len(machines)
+    shown = []
+    for machine in machines:
+        here = ordered[ordered["machine"] == machine]
+        shown.append(_spread(here, most, first))
     return pd.concat(shown)
 
 
@@ -110,40 +116,64 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     axes = style.panels(figure, [""], [""])[0, 0]
     style.resize(figure, 1.7 + LINE * (len(rows) + rows["machine"].nunique()))
     rows, colors = _of_few_parts(rows)
-    lines: list[Series] = []
-    for machine, here in rows.groupby("machine", sort=False):
-        axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
-        lines += [
-            Series({runs.DOUBTFUL: False, "run": "", "name": ""}),
-            *(row for _, row in here.iterrows()),
-        ]
-    shown = DataFrame(lines)
-    shown["name"] = [_named(row, text) for row in shown.to_dict("records")]
-    shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
-    look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
-    kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in PARTS), **look)
+    shown = _under_machines(axes, rows, text)
+    shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
+    shown[[*colors]] = shares
+    tooltip = [f"{part}_ms" for part in PARTS]
+    kinds.stacks(axes, shown, colors, "name", *tooltip, width=0.78)
     starts = shares.cumsum(axis=1) - shares
-    for line, (_, row) in enumerate(shares.iterrows()):
-        hollow = bool(shown.iloc[line][runs.DOUBTFUL])
-        names = _part_names(colors, is_of_cpu(shown.iloc[line].to_dict()), text)
-        for part, words in _labels(row, names, text).items():
-            on_bar = "#fefefe" if part in DARK else "#101418"  # whatever the page's theme
+    middles = starts + shares / 2
+    look: style.Look = {
+        "va": "center",
+        "ha": "center",
+        "fontsize": 9,
+        "fontweight": "bold",
+    }
+    for line, of_run in shares.iterrows():
+        names = _part_names(colors, is_of_cpu(shown.loc[line].to_dict()), text)
+        for part, words in _labels(of_run, names, text).items():
+            if shown.loc[line, runs.DOUBTFUL]:
+                color = style.INK
+            elif part in DARK:
+                color = ON_DARK
+            else:
+                color = ON_PALE
             axes.text(
-                starts.iloc[line][part] + row[part] / 2,
+                middles.loc[line, part],
                 line,
                 words,
-                va="center",
-                ha="center",
-                fontsize=9,
-                fontweight="bold",
-                color=style.INK if hollow else on_bar,
+                color=color,
+                **look,
             )
     axes.tick_params(axis="y", length=0, labelsize=9)
-    widest = max(100.0, float(shares.sum(axis=1).max()))
-    axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, widest), xlabel=text("points"))
+    right = max(100.0, float(shares.sum(axis=1).max()))
+    axes.set(
+        ylim=(len(shown) - 0.4, -0.6),
+        xlim=(0, right),
+        xlabel=text("points"),
+    )
     names = _part_names(colors, are_of_cpus(rows), text)
     entries = [style.dot(color, names[part], "s") for part, color in colors.items()]
     style.legend(figure, entries + runs.key(figure, text), 3)
+
+
+def _under_machines(axes: Axes, rows: DataFrame, text: Texts) -> DataFrame:
+    """Returns the rows with the `name` of each run, and a line before those of each machine, on
+    which it writes the machine's name."""
+    lines: list[Row] = []
+    for machine, here in rows.groupby("machine", sort=False):
+        axes.text(
+            0,
+            len(lines) + 0.1,
+            machine,
+            fontsize=10,
+            fontweight="bold",
+            va="center",
+        )
+        lines.append({runs.DOUBTFUL: False, "run": "", "name": ""})
+        for row in here.to_dict("records"):
+            lines.append(row | {"name": _named(row, text)})
+    return DataFrame(lines)
 
 
 def _of_few_parts(rows: DataFrame) -> tuple[DataFrame, dict[str, str]]:
@@ -160,7 +190,8 @@ def _of_few_parts(rows: DataFrame) -> tuple[DataFrame, dict[str, str]]:
     if len(small) == 1:
         colors[small[0]] = COLORS[small[0]]
     elif small:
-        rows = rows.assign(**{SMALL: rows[small].astype(float).clip(lower=0).sum(axis=1)})
+        shares = rows[small].astype(float).clip(lower=0)
+        rows = rows.assign(small=shares.sum(axis=1))
         colors[SMALL] = SMALL_COLOR
     return rows, colors
 
@@ -179,28 +210,26 @@ def _part_names(parts: Iterable[str], is_cpu: bool, text: Texts) -> dict[str, st
 def _labels(shares: Series, names: Mapping[str, str], text: Texts) -> dict[str, str]:
     """Labels of the useful part, and of the largest loss with its name, as far as they fit into
     their parts of the bar."""
-    labels = {}
+    choices = {"useful": [text("share_of", share=shares["useful"])]}
     lost = shares.drop(["useful", SMALL], errors="ignore")
-    for part in ("useful", str(lost.idxmax()) if len(lost) else ""):
-        share = shares.get(part, 0.0)
-        percent_of = text("share_of", share=share)
-        choices = [percent_of]
-        if part != "useful":
-            choices = [f"{percent_of} {names.get(part)}", percent_of]
-        for words in choices:
-            if share and style.letters(words) * LETTER <= share:
+    if len(lost):
+        part = str(lost.idxmax())
+        share_of = text("share_of", share=lost[part])
+        choices[part] = [f"{share_of} {names[part]}", share_of]
+    labels = {}
+    for part, choices_of_part in choices.items():
+        for words in choices_of_part:
+            if shares[part] and style.letters(words) * LETTER <= shares[part]:
                 labels[part] = words
                 break
     return labels
 
 
 def _named(row: Row, text: Texts) -> str:
-    """Label of a run in two lines: model and MFU, then its settings. Empty for the line of a
-    machine's name."""
-    if row["name"] == "":
-        return ""
+    """Label of a run in two lines: model and MFU, then its settings."""
     words = [text.name("mode", row["mode"]), text.name("precision", row["precision"])]
     if row["batch_size"] == row["batch_size"]:
         words.append(text.within("why")("batch", batch_size=int(row["batch_size"])))
     share = text("mfu", share=row["useful"])
-    return f"{row['model']}, {share}\n{', '.join(filter(None, words))}"
+    settings = ", ".join(filter(None, words))
+    return f"{row['model']}, {share}\n{settings}"

@@ -1,13 +1,19 @@
 """Speed by source and workers of a DataLoader, and MFU over the time that the loop does not wait
 for it."""
 
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
 from mfulab.lab.report.frames import (
     DataFrame,
+    Series,
     Tables,
     against,
     apart,
+    highest,
     one_each,
     preferred,
     steps,
@@ -30,18 +36,14 @@ def rows(tables: Tables) -> DataFrame:
     timed = steps(tables, "samples_per_s", "time_s").fillna({"sequence_length": 0})
     here = one_each(timed[timed["input"] == "device"], [*ALIKE, "workload"])
     here = here[here["workload"].isin(["training", "inference"])]
-    fed = timed[
-        (timed["input"] == "host")
-        & timed["input_wait_percent"].notna()
-        & (timed["loader_source"] != "")
-    ]
-    fed = against(
-        one_each(fed, [*ALIKE, *LOADER]), here, ALIKE, "_device", "samples_per_s", "mfu_percent"
-    )
+    fed = timed[(timed["input"] == "host") & (timed["loader_source"] != "")]
+    fed = one_each(fed[fed["input_wait_percent"].notna()], [*ALIKE, *LOADER])
+    fed = against(fed, here, ALIKE, "_device", "samples_per_s", "mfu_percent")
+    varied = fed[["loader_prefetch", "loader_epoch", "loader_pinned"]]
     return fed.assign(
         kept=100 * fed["samples_per_s"] / fed["samples_per_s_device"],
         not_waiting=100 - fed["input_wait_percent"],
-        usual=fed[["loader_prefetch", "loader_epoch", "loader_pinned"]].isna().all(axis=1),
+        usual=varied.isna().all(axis=1),
     )
 
 
@@ -50,68 +52,93 @@ def finding(rows: DataFrame, text: Texts) -> str:
     many."""
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
-    worst = itself.loc[itself["input_wait_percent"].idxmax()]
+    worst = highest(itself, "input_wait_percent")
     key = "finding_alike"
     if apart(worst, suffix="_device"):
         key = "finding"
-    sentences = [text(key, worst=worst)]
+    sentences = [text(key, worst=worst), *_of_workers(usual, worst, text)]
+    below = (rows["not_waiting"] - rows["kept"]).median()
+    key = "tracks_close"
+    if below > CLOSE:
+        key = "tracks"
+    sentences.append(
+        text(
+            key,
+            deviation=percent(abs(below)),
+            count=len(rows),
+        )
+    )
+    return " ".join(sentences)
+
+
+def _of_workers(usual: DataFrame, worst: Series, text: Texts) -> list[str]:
+    """Sentences on the runs that differ from the worst in the number of workers: the best, and the
+    one with most; empty if there are none."""
     keys = [*ALIKE, "loader_source"]
     alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
+    if len(alike) < 2:
+        return []
     better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
-    others = alike[alike["loader_workers"] != worst["loader_workers"]]
-    is_worse = (others["kept"] < worst["kept"]) & apart(others, worst)
-    if len(alike) > 1 and better.empty:
-        only_worse = len(others) > 0 and is_worse.all()
-        sentences.append(text("only_worse" if only_worse else "no_better"))
-    elif len(alike) > 1:
-        best = better.loc[better["kept"].idxmax()]
-        most = alike.loc[alike["loader_workers"].idxmax()]
-        key = "beyond" if apart(most, best) else "beyond_alike"
-        sentences.append(text("best", row=best))
-        if most["kept"] < best["kept"]:
-            sentences.append(text(key, row=most))
-    below = (rows["not_waiting"] - rows["kept"]).median()
-    key = "tracks" if below > CLOSE else "tracks_close"
-    return " ".join([*sentences, text(key, deviation=percent(abs(below)), count=len(rows))])
+    if better.empty:
+        others = alike[alike["loader_workers"] != worst["loader_workers"]]
+        is_worse = (others["kept"] < worst["kept"]) & apart(others, worst)
+        if len(others) and is_worse.all():
+            return [text("only_worse")]
+        return [text("no_better")]
+    best = highest(better, "kept")
+    most = highest(alike, "loader_workers")
+    sentences = [text("best", row=best)]
+    if most["kept"] < best["kept"]:
+        key = "beyond_alike"
+        if apart(most, best):
+            key = "beyond"
+        sentences.append(text(key, row=most))
+    return sentences
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws for each machine the speed over workers, with a line for each source, and MFU over the
     time not spent waiting."""
     sources = style.colors(sorted(set(rows["loader_source"])))
-    kept = style.wrapped(text("kept"), HIGH)
     counts = sorted(set(rows["loader_workers"]))
-    rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values(
-        "loader_workers", kind="stable"
-    )
-    look: style.Look = {"hue": "loader_source", "palette": sources}
-    marked: style.Look = look | {"style": "usual", "markers": {True: "o", False: VARIED_MARK}}
-    tooltip = ("samples_per_s", "input_wait_percent")
-    titles, across = (
-        [*map(text, names)] for names in (("speed", "explained"), ("workers", "not_waiting"))
-    )
+    rows = rows.assign(place=rows["loader_workers"].map(counts.index))
+    rows = rows.sort_values("loader_workers", kind="stable")
+    titles = [text("speed"), text("explained")]
+    across = [text("workers"), text("not_waiting")]
     for (left, right), here in style.in_rows(figure, rows, titles, x=across):
-        # Only one case, as the speeds of several would need different axes.
-        alike = selection.largest(here, ALIKE)
-        kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *tooltip, **look)
-        kinds.points(
-            left,
-            alike[~alike["usual"]],
-            "place",
-            "samples_per_s",
-            *tooltip,
-            marker=VARIED_MARK,
-            **look,
-        )
-        left.axhline(alike["samples_per_s_device"].iloc[0], **style.LIMIT)
+        _draw_speeds(left, here, sources)
         left.set_xticks(range(len(counts)), [f"{count:g}" for count in counts])
-        left.set(xlim=(-0.3, len(counts) - 0.7), ylim=(0, None), ylabel=text("samples"))
-        kinds.points(
-            right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked
+        left.set(
+            xlim=(-0.3, len(counts) - 0.7),
+            ylim=(0, None),
+            ylabel=text("samples"),
         )
-        right.axline((0, 0), (100, 100), **style.LIMIT)
-        right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=kept)
-    varied = []
+        _draw_kept(right, here, sources)
+        right.set_ylabel(style.wrapped(text("kept"), HIGH))
+    entries = style.dots(sources, text, "loader_source")
     if not rows["usual"].all():
-        varied = [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
-    return style.dots(sources, text, "loader_source") + varied
+        entries.append(style.dot(style.MUTED, text("varied"), VARIED_MARK))
+    return entries
+
+
+def _draw_speeds(axes: Axes, here: DataFrame, sources: Mapping[str, str]) -> None:
+    """Draws the speed over workers in one case, as the speeds of several would need different
+    axes."""
+    alike = selection.largest(here, ALIKE)
+    usual = alike[alike["usual"]]
+    varied = alike[~alike["usual"]]
+    places = ("place", "samples_per_s", "samples_per_s", "input_wait_percent")
+    look = style.hued("loader_source", sources)
+    kinds.lines(axes, usual, *places, **look)
+    kinds.points(axes, varied, *places, marker=VARIED_MARK, **look)
+    axes.axhline(alike["samples_per_s_device"].iloc[0], **style.LIMIT)
+
+
+def _draw_kept(axes: Axes, here: DataFrame, sources: Mapping[str, str]) -> None:
+    """Draws MFU over the time not spent waiting, with a line where both are equal."""
+    look = style.hued("loader_source", sources)
+    look |= {"style": "usual", "markers": {True: "o", False: VARIED_MARK}}
+    places = ("not_waiting", "kept", "not_waiting", "kept", "mfu_percent")
+    kinds.points(axes, here, *places, **look)
+    axes.axline((0, 0), (100, 100), **style.LIMIT)
+    axes.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())))

@@ -1,6 +1,7 @@
 """The ladder of implementations: speed of each rung relative to the library in the same run."""
 
 import textwrap
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -32,25 +33,25 @@ def rows(tables: Tables) -> DataFrame:
     `outside` the less certain rung furthest outside the others of its ladder."""
     measured = with_machine(tables, ok(tables["matmul"], SHARE))
     measured = measured[matmuls.cube(measured)]
-    measured = measured[measured["machine"].isin(style.machines(measured, MOST_MACHINES))]
+    machines = style.machines(measured, MOST_MACHINES)
+    measured = measured[measured["machine"].isin(machines)]
     square = _of_tallest_formats(matmuls.fastest(measured))
     shared = matmuls.most_shared(square)
     if shared.empty:
         return shared.assign(elsewhere="", outside="", outside_percent=np.nan)
-    elsewhere = {}
-    for ladder, here in square.groupby(LADDER):
-        shown = shared.loc[(shared[LADDER] == list(ladder)).all(axis=1), "kernel"]
-        elsewhere[ladder] = ", ".join(sorted({*here["kernel"]} - {*shown}))
-    ladders = shared[LADDER].itertuples(index=False, name=None)
-    shared = shared.assign(elsewhere=[elsewhere[ladder] for ladder in ladders])
-    named = [_with_outside(here) for _, here in shared.groupby(LADDER, sort=False)]
-    return pd.concat(named).loc[shared.index]
+    all_kernels = square.groupby(LADDER)["kernel"].agg(set)
+    ladders = []
+    for ladder, here in shared.groupby(LADDER, sort=False):
+        missing = all_kernels[ladder] - set(here["kernel"])
+        named = here.assign(elsewhere=", ".join(sorted(missing)))
+        ladders.append(_with_outside(named))
+    return pd.concat(ladders).loc[shared.index]
 
 
 def _with_outside(ladder: DataFrame) -> DataFrame:
     """Adds `outside` and `outside_percent`: the rung with doubts whose speed is furthest below or
     above those of all others; empty if there is none."""
-    rungs = ladder[ladder["family"] != "library"]
+    rungs = ladder[_is_rung(ladder)]
     is_unsure = trust.unsure(rungs)
     sure = rungs.loc[~is_unsure, SHARE]
     unsure = rungs.loc[is_unsure, SHARE]
@@ -66,15 +67,20 @@ def _of_tallest_formats(square: DataFrame) -> DataFrame:
     FEW_RUNGS."""
     if square.empty:
         return square
-    rungs = square[square["family"] != "library"].groupby(LADDER)["kernel"].nunique()
+    rungs = square[_is_rung(square)].groupby(LADDER)["kernel"].nunique()
     kernels = square.groupby(LADDER)["kernel"].nunique()
     heights = DataFrame({"kernels": kernels, "rungs": rungs}).fillna(0)
     heights = heights.sort_values(["kernels", "rungs"], ascending=False, kind="stable")
     place = heights.groupby("machine", sort=False).cumcount()
     is_tall = heights["rungs"] >= FEW_RUNGS
-    shown = set(heights.index[(place == 0) | ((place < MOST_FORMATS) & is_tall)])
-    ladders = square[LADDER].itertuples(index=False, name=None)
-    return square[[ladder in shown for ladder in ladders]]
+    is_shown = (place == 0) | (is_tall & (place < MOST_FORMATS))
+    ladders = pd.MultiIndex.from_frame(square[LADDER])
+    return square[ladders.isin(heights.index[is_shown])]
+
+
+def _is_rung(rows: DataFrame) -> Series:
+    """True for all implementations but libraries, which rungs are compared with."""
+    return rows["family"] != "library"
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -83,26 +89,29 @@ def finding(rows: DataFrame, text: Texts) -> str:
     here = _told(rows)
     low = here.iloc[0]
     high = here.iloc[-1]
-    values = {
-        "factor": high[SHARE] / low[SHARE],
-        "reference": high["reference_name"] or text("library"),
-    }
     key = "finding_one"
     if claims.differs(low, high, SHARE):
-        key = "finding_outside" if named_in_doubt(rows) else "finding"
-    sentences = [text(key, low=low, high=high, **values)]
-    beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]
-    for _, row in beside[beside["precision"] != high["precision"]].nlargest(1, SHARE).iterrows():
-        sentences.append(text("finding_beside", row=row))
-        own = rows[(rows[LADDER] == row[LADDER]).all(axis=1) & (rows["kernel"] == REFERENCE)]
-        for _, library in own[(own[SHARE] - 100).abs() >= LEAST].iterrows():
-            sentences.append(text("finding_reference", row=library))
+        key = "finding"
+        if named_in_doubt(rows):
+            key = "finding_outside"
+    reference = high["reference_name"] or text("library")
+    factor = high[SHARE] / low[SHARE]
+    sentences = [
+        text(
+            key,
+            low=low,
+            high=high,
+            factor=factor,
+            reference=reference,
+        )
+    ]
+    sentences += _beside(rows, high, text)
     if high["elsewhere"]:
         sentences.append(text("finding_elsewhere", kernels=high["elsewhere"]))
     for below, rung in out_of_order(here):
         because = "; ".join(_reasons(below, rung, text)) or text("unexplained")
-        names = {"rung": rung["kernel"], "below": below["kernel"]}
-        sentences.append(text("out_of_order", **names, because=because))
+        kernels = {"rung": rung["kernel"], "below": below["kernel"]}
+        sentences.append(text("out_of_order", **kernels, because=because))
     return " ".join(sentences)
 
 
@@ -116,7 +125,23 @@ def named_in_doubt(rows: DataFrame) -> int:
 def _told(rows: DataFrame) -> DataFrame:
     """Rungs of the format with most of them, the slowest first."""
     here = selection.largest(rows, LADDER).sort_values(SHARE)
-    return preferred(here, here["family"] != "library")  # a library is the reference, not a rung
+    return preferred(here, _is_rung(here))
+
+
+def _beside(rows: DataFrame, high: Series, text: Texts) -> list[str]:
+    """Sentences on the highest rung in another format than that of `high`, and on the library in
+    that format, if it differs from itself. Empty without another format."""
+    is_beside = (rows["machine"] == high["machine"]) & (rows["precision"] != high["precision"])
+    rungs = rows[is_beside & _is_rung(rows)]
+    if rungs.empty:
+        return []
+    row = rungs.nlargest(1, SHARE).iloc[0]
+    sentences = [text("finding_beside", row=row)]
+    ladder = rows[(rows[LADDER] == row[LADDER]).all(axis=1)]
+    is_off = (ladder[SHARE] - 100).abs() >= LEAST
+    for _, library in ladder[is_off & (ladder["kernel"] == REFERENCE)].iterrows():
+        sentences.append(text("finding_reference", row=library))
+    return sentences
 
 
 def _reasons(below: Series, rung: Series, text: Texts) -> list[str]:
@@ -134,7 +159,9 @@ def _reasons(below: Series, rung: Series, text: Texts) -> list[str]:
 def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
     """Pairs (below, rung) on one machine in which a rung is not faster than the one below it.
     Libraries are not rungs."""
-    rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
+    rungs = {}
+    for _, rung in here[_is_rung(here)].iterrows():
+        rungs[rung["kernel"]] = rung
     found = []
     for rung in rungs.values():
         below = rungs.get(rung["after"])
@@ -146,54 +173,79 @@ def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a row of panels for each machine, one for each format, with a dot for each rung on a
     logarithmic scale. A single ladder also shows what each rung adds."""
-    machines = {}
-    for name in style.machines(rows):
-        here = rows[rows["machine"] == name]
-        ladders = [part for _, part in here.groupby("precision", sort=False)]
-        machines[name] = [_tallest(part) for part in sorted(ladders, key=len, reverse=True)]
-    across = max(map(len, machines.values()))
-    heights = [max(map(len, ladders)) for ladders in machines.values()]
-    named = [""] * across
-    grid = style.panels(figure, [*machines], named, sharex=True, height_ratios=heights)
-    style.resize(figure, 1.8 + 0.8 * len(machines) + LINE * max(6, sum(heights)))
+    machines = style.machines(rows)
+    ladders = [_ladders(rows[rows["machine"] == machine]) for machine in machines]
+    across = max(map(len, ladders))
+    grid = _panels(figure, machines, ladders, across)
     colors = style.usual_colors(rows["family"], style.FAMILIES)
     shapes = style.shapes(colors)
-    look: style.Look = {"hue": "family", "palette": colors, "style": "family", "markers": shapes}
-    for line, ladders in zip(grid, machines.values(), strict=True):
-        for axes in line[len(ladders) :]:
+    look = style.hued("family", colors, shapes)
+    for line, of_machine in zip(grid, ladders, strict=True):
+        for axes in line[len(of_machine) :]:
             axes.set_visible(False)
-        for axes, here in zip(line, ladders, strict=False):
+        for axes, here in zip(line, of_machine, strict=False):
             axes.set_title(_title(here, text, across))
             axes.axvline(100, color=style.MUTED, linewidth=1.2)
-            # The fastest is at the top.
-            heights = kinds.lanes(axes, here, "kernel", list(here["kernel"])[::-1], fontsize=9)
+            fastest_last = list(here["kernel"])[::-1]  # the last is at the top
+            heights = kinds.lanes(axes, here, "kernel", fastest_last, fontsize=9)
             here = here.assign(height=heights)
-            kinds.points(axes, here, SHARE, "height", SHARE, "tflop_s", "time_s", **look)
+            kinds.points(
+                axes,
+                here,
+                SHARE,
+                "height",
+                SHARE,
+                "tflop_s",
+                "time_s",
+                **look,
+            )
             _write_shares(axes, here, text)
-    if len(machines) == across == 1:
-        _say_what_is_added(grid[0, 0], next(iter(machines.values()))[0], text)
-    shares = rows[SHARE]
-    grid[0, 0].set_xlim(shares.min() / 2, max(150.0, shares.max()) * (3 if across == 1 else 4))
+    if grid.size == 1:
+        _say_what_is_added(grid[0, 0], ladders[0][0], text)
+    right = max(150.0, rows[SHARE].max()) * (3 if across == 1 else 4)  # with room for shares
+    grid[0, 0].set_xlim(rows[SHARE].min() / 2, right)
     references = {*rows["reference_name"]} - {""}
-    reference = references.pop() if len(references) == 1 else text("library")
-    label = style.wrapped(text("share", reference=reference), style.WIDTH // (2 * across - 1))
+    reference = text("library")
+    if len(references) == 1:
+        reference = references.pop()
+    label = text("share", reference=reference)
     for axes in grid[-1]:
         ticks.decades(axes.xaxis, 5)
-        axes.set_xlabel(label)
+        axes.set_xlabel(style.wrapped(label, style.WIDTH // (2 * across - 1)))
     return style.dots(colors, text, "family", shapes)
 
 
-def _tallest(here: DataFrame) -> DataFrame:
-    """The fastest rungs of a ladder, fastest first."""
-    return here.sort_values(SHARE, ascending=False).head(MOST_RUNGS)
+def _ladders(of_machine: DataFrame) -> list[DataFrame]:
+    """Ladders of a machine, the tallest first: the fastest rungs of each, fastest first."""
+    ladders = []
+    for _, here in of_machine.groupby("precision", sort=False):
+        ladders.append(here.sort_values(SHARE, ascending=False))
+    ladders.sort(key=len, reverse=True)
+    return [ladder.head(MOST_RUNGS) for ladder in ladders]
+
+
+def _panels(
+    figure: Figure, machines: Sequence[str], ladders: Sequence[Sequence[DataFrame]], across: int
+) -> np.ndarray:
+    """A row of panels for each machine, as high as its tallest ladder."""
+    heights = [len(of_machine[0]) for of_machine in ladders]
+    columns = [""] * across
+    grid = style.panels(figure, machines, columns, sharex=True, height_ratios=heights)
+    style.resize(figure, 1.8 + 0.8 * len(machines) + LINE * max(6, sum(heights)))
+    return grid
 
 
 def _write_shares(axes: Axes, here: DataFrame, text: Texts) -> None:
     """Writes each share beside its dot, above the line at 100 %."""
-    paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
-    anchor = {"textcoords": "offset points", "va": "center", "fontsize": 9, "bbox": paper}
     for height, share in zip(here["height"], here[SHARE], strict=True):
-        axes.annotate(text("share_of", share=share), (share, height), (8, 0), **anchor)
+        words = text("share_of", share=share)
+        style.beside(
+            axes,
+            words,
+            (share, height),
+            8,
+            bbox=style.PAPER_BEHIND,
+        )
 
 
 def _title(here: DataFrame, text: Texts, across: int) -> str:

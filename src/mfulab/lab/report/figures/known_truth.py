@@ -10,14 +10,14 @@ TOPIC = "ladder"
 ORDER = 5
 REASONS = selection.TOGETHER
 COUNTERS = (
-    *(
-        "mfulab_percent",
-        "psutil_process_percent",
-        "cgroup_percent",
-        "proc_stat_percent",
-        "psutil_machine_percent",
-    ),
-    *("profiler_percent", "nvml_percent", "sm_active_percent"),
+    "mfulab_percent",
+    "psutil_process_percent",
+    "cgroup_percent",
+    "proc_stat_percent",
+    "psutil_machine_percent",
+    "profiler_percent",
+    "nvml_percent",
+    "sm_active_percent",
 )
 PROFILER = "profiler_percent"  # sees operators of torch alone
 SINGLE = ("during_percent", "after_percent")  # single readings, which do not judge a counter
@@ -47,43 +47,53 @@ def rows(tables: Tables) -> DataFrame:
 def errors(rows: DataFrame, columns: Sequence[str] = COUNTERS) -> DataFrame:
     """Deviation in percentage points of each counter with readings, with a row for each load."""
     loads = rows.set_index("load")
-    return loads[[*columns]].dropna(axis="columns", how="all").sub(loads["truth_percent"], axis=0)
+    readings = loads[[*columns]].dropna(axis="columns", how="all")
+    return readings.sub(loads["truth_percent"], axis=0)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on a reading after the load, on the worst counter, and on the one whose largest
     error is smallest. Other processes are mentioned if they disturbed the loads."""
-    off = errors(rows)
-    load, worst = off.abs().stack().idxmax()
-    row = rows.set_index("load").loc[load]
     sentences = []
     late = rows.dropna(subset=["after_percent", "mfulab_percent"])
     lost = late["mfulab_percent"] - late["after_percent"]
     if (lost > 0).any():
-        sentences.append(text("after", row=late.loc[lost.idxmax()], points=lost.max()))
-    furthest = off.abs().max()
-    several = len(furthest) > 1
-    key = "finding" if several else "finding_one"
+        sentences.append(
+            text(
+                "after",
+                row=late.loc[lost.idxmax()],
+                points=lost.max(),
+            )
+        )
+    off = errors(rows).abs()
+    furthest = off.max()
+    load, worst = off.stack().idxmax()
+    row = rows.set_index("load").loc[load]
+    key = "finding"
     if worst == PROFILER:
         key = "finding_blind"
+    elif len(furthest) == 1:
+        key = "finding_one"
+    values = {"reading": row[worst], "truth": row["truth_percent"]}
     sentences.append(
         text(
             key,
             counter=text(worst),
             load=text(load),
-            reading=row[worst],
-            truth=row["truth_percent"],
+            **values,
         )
     )
     others = rows["other_processes_percent"].median()
     if others > DISTURBED:  # deviations may be due to disturbed loads, not counters
         sentences.append(text("disturbed", share=percent(others)))
-    elif several:
+    elif len(furthest) > 1:
+        best = text(furthest.idxmin())
+        points = percent(furthest.min())
         sentences.append(
             text(
                 "best",
-                counter=text(furthest.idxmin()),
-                points=percent(furthest.min()),
+                counter=best,
+                points=points,
                 count=len(off),
             )
         )
@@ -102,23 +112,36 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """Draws a line for each tool, the best at the top, with a dot for each load at the deviation of
     its reading. The largest deviation is written at the right."""
     read = _deviations(rows)
-    furthest = read["off"].abs().groupby(read["counter"]).max().sort_values(ascending=False)
-    order = list(furthest.index)
+    furthest = read["off"].abs().groupby(read["counter"]).max()
+    order = list(furthest.sort_values(ascending=False).index)
     style.fit(figure, len(order))
     axes = figure.subplots()
-    heights = kinds.lanes(axes, read, "counter", order)
+    read = read.assign(height=kinds.lanes(axes, read, "counter", order))
     axes.set_yticks(range(len(order)), [text(counter) for counter in order])
     axes.axvline(0, color=style.MUTED, linewidth=1.6)
     places = ("off", "height", "truth_percent", "reading_percent")
-    kinds.points(axes, read.assign(height=heights), *places, **specs.MANY_DOTS)
+    kinds.points(axes, read, *places, **specs.MANY_DOTS)
+    beside = axes.get_yaxis_transform()
     for height, counter in enumerate(order):
         here = read[read["counter"] == counter]
         worst = here.loc[here["off"].abs().idxmax()]
-        words = text("most", points=worst["off"], load=text(worst["load"]))
-        axes.text(
-            1.02, height, words, transform=axes.get_yaxis_transform(), va="center", fontsize=9
+        words = text(
+            "most",
+            points=worst["off"],
+            load=text(worst["load"]),
         )
-    reach = max(10.0, 1.05 * furthest.max())
+        axes.text(
+            1.02,
+            height,
+            words,
+            transform=beside,
+            va="center",
+            fontsize=9,
+        )
     low = min(-10.0, 1.05 * read["off"].min())
-    high = max(10.0, min(reach, 1.05 * read["off"].max()))
-    axes.set(xlabel=text("deviation"), ylabel="", xlim=(low, high))
+    high = max(10.0, 1.05 * read["off"].max())
+    axes.set(
+        xlabel=text("deviation"),
+        ylabel="",
+        xlim=(low, high),
+    )

@@ -9,30 +9,31 @@ from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Texts, matmuls, specs, ticks
-from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, highest, lowest, ok, with_machine
 from mfulab.measurements.number_formats.operands import product_error
 
 TOPIC = "precision"
 ORDER = 2
 CLAIM = claims.ordered("tflop_s", ["machine"])
-SIDES = ["precision", "m", "n", "k", "relative_error"]
 
 
 def rows(tables: Tables) -> DataFrame:
     """Selects, on each machine with two formats or more, the fastest matmul of each at the largest
     common size."""
-    square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "relative_error")))
+    measured = ok(tables["matmul"], "tflop_s", "relative_error")
+    square = matmuls.square(with_machine(tables, measured))
     formats = square.groupby(["machine", "n"])["precision"].transform("nunique")
     most = formats.groupby(square["machine"]).transform("max")
     shared = square[(formats == most) & (most > 1)]
-    same = shared[shared["n"] == shared.groupby("machine")["n"].transform("max")]
-    if not len(same):
+    largest = shared.groupby("machine")["n"].transform("max")
+    same = shared[shared["n"] == largest]
+    if same.empty:
         return same.assign(error=[])
     fastest = same.loc[same.groupby(["machine", "precision"])["tflop_s"].idxmax()]
-    errors = [
-        product_error(name, int(m), int(n), int(k), relative_error)
-        for name, m, n, k, relative_error in fastest[SIDES].itertuples(index=False)
-    ]
+    errors = []
+    for row in fastest.itertuples():
+        sides = (int(row.m), int(row.n), int(row.k))
+        errors.append(product_error(row.precision, *sides, row.relative_error))
     fastest = fastest.assign(error=errors)
     # A format without error is that of the reference, which is compared with none.
     inexact = fastest[fastest["error"] > 0]
@@ -44,24 +45,34 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence that compares the fastest format with the most exact one, on the machine of the
     fastest. Formats that could be as fast are named; by how much they are slower, if single
     processes measured them."""
-    fast = rows.loc[rows["tflop_s"].idxmax()]
+    fast = highest(rows, "tflop_s")
     here = rows[rows["machine"] == fast["machine"]]
-    exact = here.loc[here["error"].idxmin()]
-    errors = {"fast_error": f"{fast['error']:.1e}", "exact_error": f"{exact['error']:.1e}"}
+    exact = lowest(here, "error")
     as_fast = claims.ties(here, fast, "tflop_s")
-    names = ", ".join(specs.names("precision", as_fast["precision"], text))
-    both = pd.concat([as_fast, fast.to_frame().T])
+    others = ", ".join(specs.names("precision", as_fast["precision"], text))
     if fast.name == exact.name:
         key = "finding_same"
-    elif names and both["time_ci_low_s"].isna().any():
-        # Without several processes the interval is assumed, and so gives no tie.
-        key = "finding_once"
-        names = "; ".join(_less(row, fast, text) for _, row in as_fast.iterrows())
-    elif names:
-        key = "finding_tied"
-    else:
+    elif as_fast.empty:
         key = "finding"
-    return text(key, fast=fast, exact=exact, others=names, **errors)
+    elif _is_assumed(as_fast, fast):
+        key = "finding_once"
+        others = "; ".join(_less(row, fast, text) for _, row in as_fast.iterrows())
+    else:
+        key = "finding_tied"
+    return text(
+        key,
+        fast=fast,
+        exact=exact,
+        others=others,
+        fast_error=f"{fast['error']:.1e}",
+        exact_error=f"{exact['error']:.1e}",
+    )
+
+
+def _is_assumed(as_fast: DataFrame, fast: Series) -> bool:
+    """True if single processes measured a format: their interval is assumed, and so gives no
+    tie."""
+    return bool(pd.isna(fast["time_ci_low_s"]) or as_fast["time_ci_low_s"].isna().any())
 
 
 def _less(row: Series, fast: Series, text: Texts) -> str:
@@ -72,10 +83,12 @@ def _less(row: Series, fast: Series, text: Texts) -> str:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Adds the names of formats."""
     return rows.assign(named=specs.names("precision", rows["precision"], text))
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Makes the axes logarithmic."""
     axes.set_xscale("log")
     axes.margins(x=0.2)
     axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)

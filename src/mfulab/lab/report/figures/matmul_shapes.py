@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 
 from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent
+from mfulab.lab.report.frames import DataFrame, Series, Tables, highest, lowest, ok, with_machine
 
 TOPIC = "kernels"
 ORDER = 2
@@ -27,22 +27,42 @@ BESIDE = 0.1  # relative difference in size up to which odd cubes are compared w
 def rows(tables: Tables) -> DataFrame:
     """Selects odd shapes of the machine and precision with the most of them, and cubes to compare
     with, for implementations that have both."""
-    timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
+    timed = matmuls.fastest(
+        with_machine(
+            tables,
+            ok(
+                tables["matmul"],
+                SHARE,
+                "m",
+                "n",
+                "k",
+            ),
+        )
+    )
     timed = timed[~timed["kernel"].str.endswith(NO_MATMUL)]
     # Keep measured or recorded machines, whichever have odd shapes, with their other shapes.
     shown = selection.pick(timed[odd(timed)], "recorded")
     timed = timed[timed["recorded"].isin(shown["recorded"])]
     here = selection.largest(timed, ["machine", "precision"], "size")
     strange = here[odd(here)]
-    fits = here[~odd(here) & here["kernel"].isin(strange["kernel"])]
-    cubes = strange.loc[matmuls.cube(strange), "n"]
-    near = [((n - cubes).abs() <= BESIDE * cubes).any() for n in fits["n"]]
-    compared = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
-    compared = compared.assign(
-        shape=list(map(shape, compared[["batch", "m", "n", "k"]].to_dict("records")))
-    )
-    given = compared.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
-    return compared[compared["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
+    fitting = here[~odd(here) & here["kernel"].isin(strange["kernel"])]
+    compared = pd.concat([_to_compare_with(strange, fitting), strange])
+    shapes = [shape(row) for row in compared[["batch", "m", "n", "k"]].to_dict("records")]
+    compared = compared.assign(shape=shapes)
+    by_shape = compared.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
+    most_kernels = by_shape.nlargest(MOST_SHAPES, ["kernel", "flops"])
+    return compared[compared["shape"].isin(most_kernels.index)]
+
+
+def _to_compare_with(strange: DataFrame, fitting: DataFrame) -> DataFrame:
+    """Fitting cubes about as large as odd ones, or the largest fitting ones if there are none."""
+    odd_sizes = strange.loc[matmuls.cube(strange), "n"]
+    is_near = pd.Series(False, fitting.index)
+    for size in odd_sizes:
+        is_near |= (fitting["n"] - size).abs() <= BESIDE * size
+    if is_near.any():
+        return fitting[is_near]
+    return fitting[fitting["n"] == fitting["n"].max()]
 
 
 def odd(rows: DataFrame) -> Series:
@@ -52,8 +72,10 @@ def odd(rows: DataFrame) -> Series:
 
 def shape(row: Row | Series) -> str:
     """Name of a shape: `1024³`, `16×1024×1024`, or with a batch `32 · 128³`."""
-    sides = [int(row[side]) for side in ("m", "n", "k")]
-    single = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))
+    m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
+    single = f"{m}×{n}×{k}"
+    if m == n == k:
+        single = f"{n}³"
     if row["batch"] > 1:
         return f"{int(row['batch'])} · {single}"
     return single
@@ -61,9 +83,10 @@ def shape(row: Row | Series) -> str:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the worst and the best shape, for the fastest implementation."""
-    here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
-    best = here.loc[here[SHARE].idxmax()]
-    worst = here.loc[here[SHARE].idxmin()]
+    fastest = rows.groupby("kernel")[SHARE].max().idxmax()
+    here = rows[rows["kernel"] == fastest]
+    best = highest(here, SHARE)
+    worst = lowest(here, SHARE)
     key = "finding_one"
     if claims.differs(worst, best, SHARE):
         key = "finding"
@@ -73,7 +96,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _shapes(rows: DataFrame) -> list[str]:
     """Shapes from top to bottom: single before batched, cubes before others, small before large."""
     placed = rows.assign(batched=rows["batch"] > 1, flat=~matmuls.cube(rows))
-    return list(placed.sort_values(["batched", "flat", "flops"])["shape"].drop_duplicates())
+    ordered = placed.sort_values(["batched", "flat", "flops"])
+    return list(ordered["shape"].drop_duplicates())
 
 
 def _name_kernels(axes: Axes, kernels: Sequence[str]) -> None:
@@ -99,10 +123,22 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     table = table.reindex(_shapes(rows), columns=kernels)
     shown = rows[rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
     axes = figure.subplots()
-    small = 8 if len(kernels) > 8 else 10
-    look = style.Look(small=small, vmin=0, cbar_kws={"label": text("share")})
-    tooltip = (SHARE, "tflop_s")
-    kinds.cells(axes, table, table.map(percent), shown, "kernel", "shape", *tooltip, **look)
+    small = 10
+    if len(kernels) > FLAT_NAMES:
+        small = 8
+    kinds.cells(
+        axes,
+        table,
+        table.map(percent),
+        shown,
+        "kernel",
+        "shape",
+        SHARE,
+        "tflop_s",
+        small=small,
+        vmin=0,
+        cbar_kws={"label": text("share")},
+    )
     axes.set_ylabel(text("shape"))
     axes.tick_params(labelsize=small + 1)
     _name_kernels(axes, kernels)

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Legend, Texts, matmuls, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok, those, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, highest, lowest, ok, those, with_machine
 
 TOPIC = "kernels"
 ORDER = 0
@@ -27,15 +27,23 @@ def rows(tables: Tables) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the fastest and slowest implementation at the largest size that most have."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
-    shared = here.groupby("n")["kernel"].nunique()
-    here = here[here["n"] == shared[shared == shared.max()].index.max()]
-    best = here.loc[here["tflop_s"].idxmax()]
-    worst = here.loc[here["tflop_s"].idxmin()]
-    values = {"factor": best["tflop_s"] / worst["tflop_s"], "error": here["relative_error"].max()}
+    kernels = here.groupby("n")["kernel"].nunique()
+    largest = kernels.index[kernels == kernels.max()].max()
+    here = here[here["n"] == largest]
+    best = highest(here, "tflop_s")
+    worst = lowest(here, "tflop_s")
     key = "finding_one"
     if claims.differs(worst, best, "tflop_s"):
         key = "finding"
-    return text(key, best=best, worst=worst, **values)
+    factor = best["tflop_s"] / worst["tflop_s"]
+    error = here["relative_error"].max()
+    return text(
+        key,
+        best=best,
+        worst=worst,
+        factor=factor,
+        error=error,
+    )
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
@@ -48,6 +56,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
 
 
 def _ceiling(rows: DataFrame, text: Texts) -> Legend:
+    """Legend entry for measured ceilings; empty if there are none."""
     if rows["ceiling_tflop_s"].isna().all():
         return []
     return [style.line(style.MUTED, text("ceiling"), (4, 3))]

@@ -2,7 +2,7 @@
 technique."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -20,17 +20,22 @@ from mfulab.lab.report.drawing import (
     percent,
     quantity,
     runs,
-    specs,
     style,
 )
-from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, steps
+from mfulab.lab.report.frames import DataFrame, Series, Tables, highest, lowest, ok, steps
 
 TOPIC = "memory"
 ORDER = 0
 CLAIM = claims.COUNTED
 REASONS = ("contradict", "recorded")  # rows are counted, and compared with measured ones
-PARTS = [part.name for part in fields(StepMemory)]
-COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
+COLORS = {
+    "weights": style.PALETTE[0],
+    "master_weights": style.PALETTE[4],
+    "gradients": style.PALETTE[5],
+    "optimizer_state": style.PALETTE[1],
+    "activations": style.PALETTE[2],
+    "cache": style.PALETTE[3],
+}
 # Common cards, also of the page's table of batch sizes.
 CARDS = (
     *("T4", "GeForce RTX 4090", "A100 SXM4 40GB", "H100 SXM5 80GB"),
@@ -39,8 +44,11 @@ CARDS = (
 CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
 LEAST_ERROR = 0.1  # of a count: contexts and fragmentation are not in it
 ROOM = 3.2  # lines below the bars, for the names of cards
-MOST = 3  # models, each with a panel
+MOST_MODELS = 3  # each with a panel
 BYTES = 4  # of an element, as counted
+
+
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float64": 8}  # of other formats 4
 TRAINING: Record = {
     "element_bytes": 4,
     "optimizer": "adam",
@@ -71,20 +79,18 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 def rows(tables: Tables) -> DataFrame:
     """Returns a row for each model and technique: bytes of each part, their `total`, and
     `measured_bytes` if that step was measured."""
-    counted = (
-        ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
-    )
+    counted = ok(tables["flops"], *NEEDED, "batch_size")
+    counted = counted.sort_values("recorded").drop_duplicates("run")
     profile = steps(tables, "memory_bytes", mode="training", execution="eager")
-    plain = profile["gradient_accumulation"].fillna(1) == 1
+    plain = profile[profile["gradient_accumulation"].fillna(1) == 1]
     # Peaks of plain training, measured here if possible.
-    measured = trust.with_doubts(selection.one_machine(profile[plain]))
+    measured = trust.with_doubts(selection.one_machine(plain))
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
-    counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates(
-        "model"
-    )
+    counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable")
+    counted = counted.drop_duplicates("model")
     seen = counted[counted["seen"]].nlargest(1, "parameters")
-    largest = counted.drop(seen.index).nlargest(MOST - len(seen), "parameters")
+    largest = counted.drop(seen.index).nlargest(MOST_MODELS - len(seen), "parameters")
     counted = pd.concat([seen, largest]).sort_values("parameters")
     lines = []
     for row in counted.to_dict("records"):
@@ -93,7 +99,12 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _of_model(row: Row, measured: DataFrame) -> list[Record]:
-    shared = {**pick_all(row, SAME), "measured_bytes": None, runs.DOUBTFUL: False}
+    """A row for each technique of a model."""
+    shared = {
+        **pick_all(row, SAME),
+        "measured_bytes": None,
+        runs.DOUBTFUL: False,
+    }
     here = measured[measured["flops_run"] == row["run"]]
     lines = []
     for way, options in WAYS.items():
@@ -101,12 +112,21 @@ def _of_model(row: Row, measured: DataFrame) -> list[Record]:
         line = shared | {"way": way, "total": memory.total} | asdict(memory)
         peaks = here[_are(here, options)]
         if len(peaks):
-            line |= {"run": peaks["run"].iloc[0], runs.DOUBTFUL: bool(peaks[runs.DOUBTFUL].all())}
+            line["run"] = peaks["run"].iloc[0]
+            line[runs.DOUBTFUL] = bool(peaks[runs.DOUBTFUL].all())
             line["measured_bytes"] = float(peaks["memory_bytes"].median())
         lines.append(line)
     cache = row["key_value_cache_bytes"]
     if pd.notna(cache):
-        memory = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
+        weights = int(row["parameters"]) * 2
+        memory = StepMemory(
+            weights,
+            0,
+            0,
+            0,
+            0,
+            int(cache) * 2 // BYTES,
+        )
         lines.append(shared | {"way": INFERENCE, "total": memory.total} | asdict(memory))
     return lines
 
@@ -114,13 +134,20 @@ def _of_model(row: Row, measured: DataFrame) -> list[Record]:
 def _training(
     row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any
 ) -> StepMemory:
-    saved = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"]
-    fixed = 0
-    if pd.notna(row["activation_fixed_bytes"]) and not checkpointing:
-        fixed = int(row["activation_fixed_bytes"])
-    options |= {"activation_elements": int(saved) // BYTES, "activation_fixed_bytes": fixed}
+    """Counted memory of a training step by a technique."""
+    saved = row["activation_bytes"]
+    fixed = row["activation_fixed_bytes"]
+    if checkpointing:
+        saved = row["checkpointed_activation_bytes"]
+        fixed = 0
+    if pd.isna(fixed):
+        fixed = 0
     memory = training_memory(
-        int(row["parameters"]), trainable=int(row["trainable_parameters"]), **options
+        int(row["parameters"]),
+        trainable=int(row["trainable_parameters"]),
+        activation_elements=int(saved) // BYTES,
+        activation_fixed_bytes=int(fixed),
+        **options,
     )
     return memory.sharded(devices)
 
@@ -128,20 +155,17 @@ def _training(
 def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
     """True for measured steps of a technique: with its format, optimiser and checkpointing, on one
     device."""
-    settings = {
-        "element_bytes": measured["dtype"]
-        .map({"bfloat16": 2, "float16": 2, "float64": 8})
-        .fillna(4),
-        "autocast": measured["autocast"].fillna(False),
-        "optimizer": measured["optimizer"].replace("adamw", "adam"),
-        "checkpointing": measured["checkpointing"].fillna(False),
-        "devices": 1,
-        "master_copy": False,
-    }
     wanted = {"autocast": False, "master_copy": False, **options}
-    return DataFrame(
-        {name: values == wanted[name] for name, values in settings.items()}, measured.index
-    ).all(axis=1)
+    if wanted["master_copy"] or wanted["devices"] > 1:
+        return Series(False, measured.index)
+    element_bytes = measured["dtype"].map(ELEMENT_BYTES).fillna(4)
+    optimizers = measured["optimizer"].replace("adamw", "adam")
+    return (
+        (element_bytes == wanted["element_bytes"])
+        & (measured["autocast"].fillna(False) == wanted["autocast"])
+        & (optimizers == wanted["optimizer"])
+        & (measured["checkpointing"].fillna(False) == wanted["checkpointing"])
+    )
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -152,25 +176,40 @@ def finding(rows: DataFrame, text: Texts) -> str:
     error = LEAST_ERROR
     if len(off):
         error = max(error, off.abs().median() / 100)
-    largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
+    model = highest(rows, "total")["model"]
+    largest = rows[rows["model"] == model].set_index("way")
     plain = largest.loc["fp32_adam"]
-    ways = largest.drop(index=INFERENCE, errors="ignore")
-    least = ways.loc[ways["total"].idxmin()]
+    least = lowest(largest.drop(index=INFERENCE, errors="ignore"), "total")
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
     needed = _needed(plain["total"], error, text)
-    sentences = [text("finding", row=plain, state=percent(state), **needed)]
+    sentences = [
+        text(
+            "finding",
+            row=plain,
+            state=percent(state),
+            **needed,
+        )
+    ]
     if least["total"] < plain["total"] and not _fits_smallest(plain["total"], error):
         needed = _needed(least["total"], error, text)
         sentences.append(text("least", way=least.name, **needed))
-    if len(measured):
-        key = "measured"
-        if (off > 0).all():
-            key = "measured_above"
-        elif (off < 0).all():
-            key = "measured_below"
-        deviation = percent(off.abs().median())
-        sentences.append(text(key, count=len(measured), deviation=deviation))
+    if len(off):
+        sentences.append(_deviation(off, text))
     return " ".join(sentences)
+
+
+def _deviation(off: Series, text: Texts) -> str:
+    """Sentence on how far measured peaks are from the count, in percent of it."""
+    key = "measured"
+    if (off > 0).all():
+        key = "measured_above"
+    elif (off < 0).all():
+        key = "measured_below"
+    return text(
+        key,
+        count=len(off),
+        deviation=percent(off.abs().median()),
+    )
 
 
 def _fits_smallest(needed: float, error: float) -> bool:
@@ -196,7 +235,12 @@ def _fits(needed: float, error: float, text: Texts) -> str:
     if perhaps == surely:
         return text("fits", card=surely)
     key = "fits_near" if surely else "fits_perhaps"
-    return text(key, card=perhaps, sure=surely, error=percent(100 * error))
+    return text(
+        key,
+        card=perhaps,
+        sure=surely,
+        error=percent(100 * error),
+    )
 
 
 def _smallest_card(needed: float) -> str:
@@ -218,26 +262,31 @@ def reading(rows: DataFrame, text: Texts) -> str:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a panel for each model with a stacked bar for each technique. Lines are capacities of
     cards, diamonds measured peaks."""
-    rows = rows.assign(
-        name=specs.names("memory_way", rows["way"], text),
-        place=rows["way"].map([*WAYS, INFERENCE].index),
+    names = {way: text.name("memory_way", way) for way in (*WAYS, INFERENCE)}
+    order = [name for way, name in names.items() if rows["way"].eq(way).any()]
+    named = rows["way"].map(names)
+    rows = rows.assign(name=named, place=named.map(order.index))
+    colors = {part: color for part, color in COLORS.items() if rows[part].any()}
+    panels = style.facets(
+        figure,
+        rows,
+        "model",
+        _titles(rows, text),
+        sharey=True,
     )
-    order = list(rows.sort_values("place")["name"].drop_duplicates())
-    colors = {}
-    for part, color in COLORS.items():
-        if rows[part].any():
-            colors[part] = color
-    rows = rows.assign(place=rows["name"].map(order.index))
-    titles = _titles(rows, text)
-    named = 0
-    panels = style.facets(figure, rows, text, "model", titles, sharey=True)
+    cards = 0
     for axes, here in panels:
-        bytes_a_unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
+        bytes_a_unit, unit = 1e6, "MB"
+        if here["total"].max() >= 1e9:
+            bytes_a_unit, unit = 1e9, "GB"
         _bars_and_peaks(axes, here, colors, order, bytes_a_unit)
-        axes.set_xlabel(letter)
-        named += _cards(axes, bytes_a_unit)
+        axes.set_xlabel(unit)
+        cards += _cards(axes, bytes_a_unit)
+    bottom = len(order) - 0.4
+    if cards:
+        bottom += ROOM
     for axes, _ in panels:
-        axes.set_ylim(len(order) - 0.4 + (ROOM if named else 0), -0.6)
+        axes.set_ylim(bottom, -0.6)
     entries = style.dots(colors, text, "memory_part", "s")
     if rows["measured_bytes"].notna().any():
         entries.append(style.dot(style.INK, text("peak"), "D"))
@@ -248,9 +297,8 @@ def _titles(rows: DataFrame, text: Texts) -> dict[str, str]:
     """Titles of panels by model, with its batch, in tokens if it reads sequences."""
     titles = {}
     for row in rows.drop_duplicates("model").itertuples():
-        reads_tokens = row.sequence_length == row.sequence_length
         key = "samples"
-        if reads_tokens:
+        if row.sequence_length == row.sequence_length:
             key = "tokens"
         titles[row.model] = text(key, row=row)
     return titles
@@ -267,7 +315,11 @@ def _bars_and_peaks(
     kinds.stacks(axes, formulas, parts, "name", *colors, "total", **look)
     measured = here["measured_bytes"].astype(float)
     peaks = here.assign(peak=measured / bytes_a_unit)
-    diamonds: style.Look = {"color": style.INK, "marker": "D", "s": 25}
+    diamonds: style.Look = {
+        "color": style.INK,
+        "marker": "D",
+        "s": 25,
+    }
     kinds.points(axes, peaks, "peak", "place", "measured_bytes", "total", **diamonds)
     axes.set_xlim(0, _end(here) / bytes_a_unit)
 
@@ -295,10 +347,19 @@ def _cards(axes: Axes, bytes_a_unit: float) -> int:
     """Draws a line at the memory of each card in view, with its name along it, and returns their
     number."""
     cards = _cards_before(axes.get_xlim()[1] * bytes_a_unit)
-    paper = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-    words: style.Look = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom"}
-    words |= {"color": style.MUTED, "bbox": paper, "transform": axes.get_xaxis_transform()}
     for capacity, card in cards:
-        axes.axvline(capacity / bytes_a_unit, **style.LIMIT)
-        axes.text(capacity / bytes_a_unit, 0.02, card, **words)
+        x = capacity / bytes_a_unit
+        axes.axvline(x, **style.LIMIT)
+        axes.text(
+            x,
+            0.02,
+            card,
+            transform=axes.get_xaxis_transform(),
+            rotation=90,
+            ha="right",
+            va="bottom",
+            fontsize=7,
+            color=style.MUTED,
+            bbox=style.PAPER_BEHIND | {"alpha": 0.8, "pad": 0.5},
+        )
     return len(cards)

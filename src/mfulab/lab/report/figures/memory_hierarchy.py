@@ -10,7 +10,6 @@ from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Texts, significant, specs, style, ticks
 from mfulab.lab.report.frames import (
     DataFrame,
-    Series,
     Tables,
     ok,
     one_each,
@@ -35,57 +34,82 @@ def rows(tables: Tables) -> DataFrame:
     timed = with_machine(tables, timed[timed["pattern"].isin(ORDERS)])
     here = selection.one_machine(timed)
     machines = tables["environment"]
-    virtual = machines.loc[machines["virtual_machine"] & (machines["device"] == "cpu"), "hardware"]
-    here = here.assign(nominal_mhz=here["clock_mhz"].where(here["hardware"].isin(virtual)))
-    return one_each(here, ["pattern", "working_set_bytes"]).sort_values(
-        ["pattern", "working_set_bytes"]
-    )
+    virtual = machines[machines["virtual_machine"] & (machines["device"] == "cpu")]
+    is_virtual = here["hardware"].isin(virtual["hardware"])
+    here = here.assign(nominal_mhz=here["clock_mhz"].where(is_virtual))
+    keys = ["pattern", "working_set_bytes"]
+    return one_each(here, keys).sort_values(keys)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on a dependent access in the smallest and largest set, columns relative to rows,
     memory by hand, and the clock that cycles refer to."""
-    pattern = "random"
-    if not (rows["pattern"] == "random").any():
-        pattern = rows["pattern"].iloc[0]
+    pattern = rows["pattern"].iloc[0]
+    if (rows["pattern"] == "random").any():
+        pattern = "random"
     walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
     first = walked.iloc[0]
     last = walked.iloc[-1]
-    values = {
-        "small": size_of(first["working_set_bytes"]),
-        "large": size_of(last["working_set_bytes"]),
-    }
-    values["factor"] = last["time_per_access_s"] / first["time_per_access_s"]
-    key = "finding" if len(walked) > 1 else "finding_one"
-    sentences = [text(key, pattern=text(pattern), first=first, last=last, **values)]
-    table = rows.pivot_table(
-        index="working_set_bytes", columns="pattern", values="time_per_access_s"
+    key = "finding"
+    if len(walked) == 1:
+        key = "finding_one"
+    finding = text(
+        key,
+        pattern=text(pattern),
+        first=first,
+        last=last,
+        small=size_of(first["working_set_bytes"]),
+        large=size_of(last["working_set_bytes"]),
+        factor=last["time_per_access_s"] / first["time_per_access_s"],
     )
-    ratio = table.get("columns", Series(dtype=float)) / table.get("rows", Series(dtype=float))
-    for size, factor in ratio.dropna().nlargest(1).items():
-        sentences.append(text("orders", size=size_of(size), factor=significant(factor)))
-    if {"cuda_malloc", "cuda_memcpy"} <= {*table}:
-        by_hand = table[["cuda_malloc", "cuda_memcpy"]].dropna().tail(1)
-        taken = zip(by_hand.index, by_hand.mul(by_hand.index / 8, axis=0).to_numpy(), strict=True)
-        for size, (empty, copied) in taken:
-            sentences.append(text("by_hand", size=size_of(size), empty=empty, copied=copied))
+    sentences = [finding, *_beside(rows, text)]
     for clock in rows["nominal_mhz"].dropna().head(1):
         sentences.append(text("nominal", clock=f"{clock:,.0f}"))
     return " ".join(sentences)
 
 
+def _beside(rows: DataFrame, text: Texts) -> list[str]:
+    """Sentences on patterns that belong together: columns and rows, and memory by hand."""
+    table = rows.pivot_table(
+        index="working_set_bytes", columns="pattern", values="time_per_access_s"
+    )
+    sentences = []
+    if {"columns", "rows"} <= {*table}:
+        ratio = (table["columns"] / table["rows"]).dropna()
+        for size, factor in ratio.nlargest(1).items():
+            sentences.append(
+                text(
+                    "orders",
+                    size=size_of(size),
+                    factor=significant(factor),
+                )
+            )
+    if {"cuda_malloc", "cuda_memcpy"} <= {*table}:
+        by_hand = table[["cuda_malloc", "cuda_memcpy"]].dropna().tail(1)
+        for size, times in by_hand.iterrows():
+            empty, copied = times * (size / 8)
+            sentences.append(
+                text(
+                    "by_hand",
+                    size=size_of(size),
+                    empty=empty,
+                    copied=copied,
+                )
+            )
+    return sentences
+
+
 def size_of(size: float) -> str:
     """A size in binary units: `4 KiB`, `1 GiB`."""
     if size >= KIB**3:
-        power = 3
-    elif size >= KIB**2:
-        power = 2
-    else:
-        power = 1
-    return f"{size / KIB**power:.4g} {'KMG'[power - 1]}iB"
+        return f"{size / KIB**3:.4g} GiB"
+    if size >= KIB**2:
+        return f"{size / KIB**2:.4g} MiB"
+    return f"{size / KIB:.4g} KiB"
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Adds times in nanoseconds."""
     return rows.assign(time_ns=1e9 * rows["time_per_access_s"])
 
 
@@ -96,7 +120,11 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     axes.set_xticks(sizes, list(map(size_of, sizes)), fontsize=9)
     axes.minorticks_off()
     axes.margins(y=0.16)
-    place: style.Look = {"transform": axes.get_xaxis_transform(), "va": "top", "ha": "right"}
+    place: style.Look = {
+        "transform": axes.get_xaxis_transform(),
+        "va": "top",
+        "ha": "right",
+    }
     for name, capacity in parse_json(rows["caches"].iloc[0] or "{}").items():
         # Only caches within the range of sizes are labelled.
         if isinstance(capacity, int | float) and sizes[0] < capacity < sizes[-1]:

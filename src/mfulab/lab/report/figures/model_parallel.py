@@ -2,10 +2,11 @@
 split."""
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style, ticks
-from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, one_each, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, lowest, ok, one_each, with_machine
 
 TOPIC = "training"
 ORDER = 11
@@ -32,9 +33,10 @@ def _by_times(split: DataFrame) -> DataFrame:
     """Makes each speedup that of the times in the table: that on one rank ÷ that of the split. A
     row without a time on one rank keeps the speedup of its own process."""
     keys = ["machine", "model", "batch_size"]
-    alone = split[split["split"] == "none"].groupby(keys)["time_s"].median().rename("one_rank_s")
-    of_one_rank_s = split.join(alone, on=keys)["one_rank_s"]
-    return split.assign(speedup=(of_one_rank_s / split["time_s"]).fillna(split["speedup"]))
+    alone = split[split["split"] == "none"].groupby(keys)["time_s"].median()
+    of_one_rank_s = split.join(alone.rename("one_rank_s"), on=keys)["one_rank_s"]
+    speedup = of_one_rank_s / split["time_s"]
+    return split.assign(speedup=speedup.fillna(split["speedup"]))
 
 
 def name(row: Series, text: Texts) -> str:
@@ -63,15 +65,27 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if len(pipelines) < 2:
         return ""
     first = pipelines.iloc[0]
-    best = pipelines.loc[pipelines["idle_percent"].idxmin()]
+    best = lowest(pipelines, "idle_percent")
     sentences = [text("finding", first=first, best=best)]
     if first["share_percent"] * first["ranks"] > 100 * UNEVEN:
         sentences.append(text("uneven", first=first))
     fastest = _fastest(rows)
     if fastest is not None:
-        sentences.append(text("fastest", name=name(fastest, text), row=fastest))
+        sentences.append(
+            text(
+                "fastest",
+                name=name(fastest, text),
+                row=fastest,
+            )
+        )
     for _, row in rows[rows["split"] == "tensor"].head(1).iterrows():
-        sentences.append(text("sends", sent=_sent(row), in_pipeline=_sent(first)))
+        sentences.append(
+            text(
+                "sends",
+                sent=_sent(row),
+                in_pipeline=_sent(first),
+            )
+        )
     return " ".join(sentences)
 
 
@@ -86,33 +100,47 @@ def _fastest(rows: DataFrame) -> Series | None:
     """The fastest split; None unless it is clearly faster than all others and than one rank."""
     split = rows[rows["split"] != "none"].sort_values("speedup", ascending=False)
     first = split.iloc[0]
-    is_ahead = first["speedup"] > ALIKE
+    if first["speedup"] <= ALIKE:
+        return None
     for _, other in split.iloc[1:].iterrows():
         is_apart = first["speedup"] > ALIKE * other["speedup"]
-        is_ahead = is_ahead and is_apart and claims.differs(first, other, "time_s")
-    if is_ahead:
-        return first
-    return None
+        if not is_apart or not claims.differs(first, other, "time_s"):
+            return None
+    return first
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws the idle share and the bubble over micro-batches, and the speed of each split relative
     to one rank."""
     left, right = style.panels(figure, [""], [text("idle"), text("speed")])[0]
-    pipelines = _pipelines(rows)
     color = style.PALETTE[0]
-    tooltip = ("micro_batches", "idle_percent")
-    kinds.lines(left, pipelines, "micro_batches", "idle_percent", *tooltip, color=color, marker="o")
-    left.plot(pipelines["micro_batches"], pipelines["bubble_percent"], **style.LIMIT)
-    ticks.doublings(left, pipelines["micro_batches"])
-    left.set(ylim=(0, 100), xlabel=text("micro_batches"), ylabel="%")
-    named = rows.assign(
-        name=[name(row, text) for _, row in rows.iterrows()],
-        words=[text("times", factor=percent(speedup)) for speedup in rows["speedup"]],
-    )
+    _draw_idle(left, _pipelines(rows), color, text)
+    names = [name(row, text) for _, row in rows.iterrows()]
+    words = [text("times", factor=percent(speedup)) for speedup in rows["speedup"]]
+    named = rows.assign(name=names, words=words)
+    tooltip = ("time_s", "idle_percent")
     kinds.bars(
-        right, named, "speedup", "name", "time_s", "idle_percent", words="words", color=color
+        right,
+        named,
+        "speedup",
+        "name",
+        *tooltip,
+        words="words",
+        color=color,
     )
     right.axvline(1, **style.LIMIT)
-    right.set(xlim=(0, 1.25 * max(1.0, rows["speedup"].max())), xlabel=text("relative"))
+    longest = max(1.0, rows["speedup"].max())
+    right.set(xlim=(0, 1.25 * longest), xlabel=text("relative"))
     return [style.dot(color, text("measured")), style.line(style.MUTED, text("bubble"), (4, 3))]
+
+
+def _draw_idle(axes: Axes, pipelines: DataFrame, color: str, text: Texts) -> None:
+    """Draws the idle share over micro-batches, and the bubble as a dashed line."""
+    kinds.lines(axes, pipelines, "micro_batches", "idle_percent", color=color, marker="o")
+    axes.plot(pipelines["micro_batches"], pipelines["bubble_percent"], **style.LIMIT)
+    ticks.doublings(axes, pipelines["micro_batches"])
+    axes.set(
+        ylim=(0, 100),
+        xlabel=text("micro_batches"),
+        ylabel="%",
+    )

@@ -1,25 +1,29 @@
 """Number formats: how their bits are used, and the error of sums in them by the way of adding."""
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok
+from mfulab.lab.report.frames import DataFrame, Tables, highest, ok
 
 TOPIC = "precision"
 ORDER = 3
 CLAIM = claims.COUNTED
-# Parts of a format, with their colours.
-PARTS = dict(zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True))
+# Parts of a format.
+BITS = {
+    "sign": style.PALETTE[7],
+    "exponent_bits": style.PALETTE[6],
+    "mantissa_bits": style.PALETTE[5],
+}
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 
 def rows(tables: Tables) -> DataFrame:
     """Selects a row for each format, the widest last. Integers are left out, as they have no
     exponent."""
-    formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates(
-        "precision"
-    )
+    formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits")
+    formats = formats.drop_duplicates("precision")
     formats = formats[formats["exponent_bits"] > 0]
     return formats.assign(sign=1).sort_values(["bits", "mantissa_bits"])
 
@@ -29,7 +33,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     error."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
     if len(summed):
-        return text("finding", worst=summed.loc[summed["naive_sum_error"].idxmax()])
+        return text("finding", worst=highest(summed, "naive_sum_error"))
     low = rows.iloc[0]
     high = rows.iloc[-1]
     key = "finding_one"
@@ -41,22 +45,36 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws the bits of each format as stacked bars, and the relative errors of three ways to add.
     Exact sums are at the left edge."""
-    bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
+    left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
     rows = rows.assign(name=specs.names("precision", rows["precision"], text))
-    kinds.stacks(bits, rows.iloc[::-1], PARTS, "name", width=0.6)
-    widest = rows[[*PARTS]].sum(axis=1).max()
-    bits.set(xlabel=text("bits"), xlim=(0, 1.05 * widest))
-    colors = dict(zip(RUNGS, style.PALETTE, strict=False))
+    _draw_bits(left, rows, text)
+    colors = style.colors(RUNGS)
     markers = dict(zip(RUNGS, style.MARKERS, strict=False))
-    edge = ticks.zero_at_left(errors, rows[[*RUNGS]].to_numpy(dtype=float).ravel())
-    kept = rows.columns.drop([*RUNGS])
-    sums = rows.melt([*kept], [*RUNGS], "way", "error")
-    place = kinds.lanes(errors, sums, "name", list(rows["name"]))
+    look = style.hued("way", colors, markers) | {
+        "s": 81,
+        "alpha": 0.85,
+        "clip_on": False,
+    }
+    edge = ticks.zero_at_left(right, rows[[*RUNGS]].to_numpy(dtype=float).ravel())
+    others = rows.columns.drop([*RUNGS])
+    sums = rows.melt([*others], [*RUNGS], "way", "error")
+    place = kinds.lanes(right, sums, "name", list(rows["name"]))
     sums = sums.assign(place=place, shown=sums["error"].clip(lower=edge))
-    look: style.Look = {"hue": "way", "palette": colors, "style": "way", "markers": markers}
-    look |= {"s": 81, "alpha": 0.85, "clip_on": False}
-    kinds.points(errors, sums, "shown", "place", "error", **look)
-    errors.xaxis.set_minor_formatter(NullFormatter())
-    errors.grid(axis="y", visible=False)
-    errors.set(xlabel=text("error"), yticklabels=[])
-    return style.dots(PARTS, text, marker="s") + style.dots(colors, text, marker=markers)
+    kinds.points(right, sums, "shown", "place", "error", **look)
+    right.xaxis.set_minor_formatter(NullFormatter())
+    right.grid(axis="y", visible=False)
+    right.set(xlabel=text("error"), yticklabels=[])
+    return style.dots(BITS, text, marker="s") + style.dots(colors, text, marker=markers)
+
+
+def _draw_bits(axes: Axes, rows: DataFrame, text: Texts) -> None:
+    """Draws a stacked bar for each format, the widest at the top."""
+    kinds.stacks(
+        axes,
+        rows[::-1],
+        BITS,
+        "name",
+        width=0.6,
+    )
+    widest = rows[[*BITS]].sum(axis=1).max()
+    axes.set(xlabel=text("bits"), xlim=(0, 1.05 * widest))

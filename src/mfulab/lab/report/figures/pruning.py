@@ -8,8 +8,8 @@ TOPIC = "flops"
 ORDER = 3
 CLAIM = claims.side_of("relative", 100.0)
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
-COLORS = dict(zip(("masked", "structured", "two_of_four"), style.PALETTE, strict=False))
-MOST = 3  # batch sizes, each with a panel
+COLORS = style.colors(("masked", "structured", "two_of_four"))
+MOST_BATCHES = 3  # batch sizes, each with a panel
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -36,21 +36,30 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the most pruned case of each way, that of the largest batch if there are
     several: time, weights left, and FLOPs."""
     keys = ["pruned_share", "batch_size", "apart", "relative"]
-    order = rows.sort_values(keys, ascending=[False, False, False, True])
-    order = order.drop_duplicates("pruning").sort_values(
-        "pruning", key=lambda way: way.map([*COLORS].index)
-    )
+    cases = rows.sort_values(keys, ascending=[False, False, False, True])
+    cases = cases.drop_duplicates("pruning").set_index("pruning", drop=False)
     sentences = []
-    several = rows["machine"].nunique() > 1
-    for _, best in order.iterrows():
-        sentences += [f"{best['machine']}:"] * several
+    for way in COLORS:
+        if way not in cases.index:
+            continue
+        best = cases.loc[way]
+        if rows["machine"].nunique() > 1:
+            sentences.append(f"{best['machine']}:")
         if not best["apart"]:
             key = "finding_alike"
         elif best["relative"] > 100:
             key = "finding_slower"
         else:
             key = "finding"
-        sentences.append(text(key, best=best, pruned=100 - best["left"], factor=best["factor"]))
+        pruned = 100 - best["left"]
+        sentences.append(
+            text(
+                key,
+                best=best,
+                pruned=pruned,
+                factor=best["factor"],
+            )
+        )
         if best["executed"] >= 0:
             sentences.append(text("executed", best=best))
     return " ".join(sentences)
@@ -59,37 +68,49 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """Draws time over the pruned share, in a panel for each machine and batch size. The dashed line
     is time proportional to the weights left."""
-    shown = rows[rows["machine"].isin(style.machines(rows, 2))].sort_values("pruned_share")
-    batches = {
-        batch: text("batch", batch=int(batch))
-        for batch in sorted(shown["batch_size"].unique())[:MOST]
-    }
+    shown = style.of_machines(rows, 2).sort_values("pruned_share")
+    titles = {}
+    for batch in sorted(shown["batch_size"].unique())[:MOST_BATCHES]:
+        titles[batch] = text("batch", batch=int(batch))
     shown = shown.assign(pruned_percent=100 - shown["left"])
     colors = specs.present(COLORS)(shown["pruning"])
     # Machines have scales of their own, as their times may differ by large factors.
     longest = shown.groupby("machine")["relative"].max()
-    for axes, here in style.facets(
-        figure, shown, text, "batch_size", batches, y=text("time"), sharey="row"
-    ):
-        axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
-        tooltip = ("pruned_share", "relative", "time_s")
-        pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
+    panels = style.facets(
+        figure,
+        shown,
+        "batch_size",
+        titles,
+        y=text("time"),
+        sharey="row",
+    )
+    tooltip = ("pruned_share", "relative", "time_s")
+    look = style.hued("pruning", colors)
+    for axes, here in panels:
+        axes.plot(
+            [0, 100],
+            [100, 0],
+            linestyle="--",
+            color=style.MUTED,
+            linewidth=1,
+        )
+        alpha = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
         kinds.lines(
             axes,
             here,
             "pruned_percent",
             "relative",
             *tooltip,
-            hue="pruning",
-            palette=colors,
-            alpha=pale,
+            alpha=alpha,
+            **look,
         )
         axes.set(xlim=(0, 100), xlabel=text("pruned"))
         for machine in here["machine"].unique():
             axes.set_ylim(0, 1.1 * max(100, longest[machine]))
-    keys = (
-        style.dots(colors, text, "pruning")
-        + style.within(~shown["apart"], text)
-        + runs.key(figure, text)
-    )
-    style.legend(figure, [*keys, style.line(style.MUTED, text("left"), (4, 2))])
+    entries = [
+        *style.dots(colors, text, "pruning"),
+        *style.within(~shown["apart"], text),
+        *runs.key(figure, text),
+        style.line(style.MUTED, text("left"), (4, 2)),
+    ]
+    style.legend(figure, entries)

@@ -2,6 +2,7 @@
 own runs."""
 
 import textwrap
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -13,9 +14,16 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok
 TOPIC = "published"
 ORDER = 1
 REASONS = ()  # MFU above 100 % is no fault here: the run used a faster format
-MOST = 4  # panels
+MOST_MODELS = 4  # each with a panel
 FULL = 100.0
-FAMILIES = {"8.0": "Ampere", "9.0": "Hopper", "10.0": "Blackwell", "10.3": "Blackwell Ultra"}
+FAMILIES = {
+    "8.0": "Ampere",
+    "9.0": "Hopper",
+    "10.0": "Blackwell",
+    "10.3": "Blackwell Ultra",
+    "gfx942": "CDNA 3",
+    "gfx950": "CDNA 4",
+}
 FAMILIES |= {"gfx942": "CDNA 3", "gfx950": "CDNA 4"}
 OWN = "own"
 SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
@@ -28,22 +36,28 @@ def rows(tables: Tables) -> DataFrame:
     # Models on the most devices; those with several sizes of machine are preferred.
     ranked = selection.pick(public, "little_scaled")
     ranked = ranked.groupby("model")["accelerators"].agg(["max", "size"])
-    models = list(ranked.sort_values(["max", "size"], ascending=False).index[:MOST])
+    ranked = ranked.sort_values(["max", "size"], ascending=False)
+    models = list(ranked.index[:MOST_MODELS])
     public = public[public["model"].isin(models)]
-    public = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
-    # MFU is relative to the peak of the format used, so only 16-bit formats are comparable.
-    mine = trust.with_doubts(ok(tables["profile"], "mfu_percent"))
-    mine = mine[mine["model"].isin(models) & (mine["mode"] == "training")]
-    mine = mine[mine["effective_precision"].isin(SIXTEEN_BITS)].assign(
+    together = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
+    own = _own(tables, models)
+    if len(own):
+        together = pd.concat([together, own.reindex(columns=together.columns)])
+    together = together.assign(place=together["model"].map(models.index))
+    return together.sort_values(["place", "accelerators"])
+
+
+def _own(tables: Tables, models: Sequence[str]) -> DataFrame:
+    """Training steps of the models measured here. MFU is relative to the peak of the format used,
+    so only those in 16 bits are comparable with public ones."""
+    steps = trust.with_doubts(ok(tables["profile"], "mfu_percent"))
+    steps = steps[steps["model"].isin(models) & (steps["mode"] == "training")]
+    steps = steps[steps["effective_precision"].isin(SIXTEEN_BITS)]
+    devices = steps["devices"].fillna(steps["processes"]).fillna(1)
+    return steps.assign(
         family=OWN,
-        accelerators=lambda step: (
-            step["devices"].fillna(step["processes"]).fillna(1).round().clip(lower=1)
-        ),
-        mfu_bf16_percent=lambda step: step["mfu_percent"],
-    )
-    together = pd.concat([public, mine.reindex(columns=public.columns)]) if len(mine) else public
-    return together.assign(place=together["model"].map(models.index)).sort_values(
-        ["place", "accelerators"]
+        accelerators=devices.round().clip(lower=1),
+        mfu_bf16_percent=steps["mfu_percent"],
     )
 
 
@@ -56,59 +70,73 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if above:
         key = "above"
     words = text(key, above=above, count=len(public))
-    best = (
-        public[public["mfu_bf16_percent"] <= FULL]  # probably in 16 bits
-        .groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"]
-        .max()
-        .reset_index()
-    )
-    ends = [best.groupby(["model", "accelerator"], as_index=False).nth(place) for place in (0, -1)]
-    falls = ends[0].merge(ends[1], on=["model", "accelerator"], suffixes=("_few", "_many"))
-    falls = falls.assign(ratio=falls["mfu_bf16_percent_many"] / falls["mfu_bf16_percent_few"])
-    falls = falls.query("accelerators_few < accelerators_many and ratio < 1")
-    falls = falls.sort_values(["ratio", "model", "accelerator"])
+    falls = _falls(public[public["mfu_bf16_percent"] <= FULL])  # probably in 16 bits
     if len(falls):
         return f"{text('finding', **falls.iloc[0])} {words}"
     return words
 
 
+def _falls(public: DataFrame) -> DataFrame:
+    """Falls of each model's best MFU from the fewest accelerators of a kind to the most, the
+    largest first."""
+    keys = ["model", "accelerator"]
+    best = public.groupby([*keys, "accelerators"])["mfu_bf16_percent"].max().reset_index()
+    few = best.drop_duplicates(keys, keep="first")
+    many = best.drop_duplicates(keys, keep="last")
+    falls = few.merge(many, on=keys, suffixes=("_few", "_many"))
+    falls = falls.assign(ratio=falls["mfu_bf16_percent_many"] / falls["mfu_bf16_percent_few"])
+    falls = falls[(falls["accelerators_few"] < falls["accelerators_many"]) & (falls["ratio"] < 1)]
+    return falls.sort_values(["ratio", *keys])
+
+
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a point for each run. The dashed line is the 16-bit peak, above which matmuls used a
     faster format."""
-    present = set(rows["family"])
-    public = []
-    for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]):
-        if name in present - {OWN}:
-            public.append(name)
+    families = [*dict.fromkeys([*FAMILIES.values(), *rows["family"]])]
+    public = [name for name in families if name != OWN and rows["family"].eq(name).any()]
     colors = style.colors(public) | {OWN: style.INK}
-    markers = {name: style.MARKERS[index % 7] for index, name in enumerate(public)} | {OWN: "*"}
-    top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
-    look: style.Look = {
-        "hue": "family",
-        "palette": colors,
-        "style": "family",
-        "markers": markers,
-        "alpha": 0.75,
-    }
-    words = {"x": text("accelerators"), "y": text("mfu_of_16_bits")}
-    for axes, here in style.facets(figure, rows, text, "model", MOST, **words, sharey=True):
+    markers = {OWN: "*"}
+    for index, name in enumerate(public):
+        markers[name] = style.MARKERS[index % 7]
+    look = style.hued("family", colors, markers) | {"alpha": 0.75}
+    panels = style.facets(
+        figure,
+        rows,
+        "model",
+        MOST_MODELS,
+        x=text("accelerators"),
+        y=text("mfu_of_16_bits"),
+        sharey=True,
+    )
+    for axes, here in panels:
         axes.axhline(FULL, **style.LIMIT)
         sizes = here["family"].eq(OWN).map({True: 190, False: 46})
         kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)
         axes.set_xscale("log", base=2)
-        shown = sorted(set(here["accelerators"].astype(int)))
-        shown = shown if len(shown) <= 4 else [shown[0], shown[len(shown) // 2], shown[-1]]
-        axes.set_xticks(shown, [f"{count:,}" for count in shown])
+        counts = sorted(set(here["accelerators"].astype(int)))
+        if len(counts) > 4:
+            counts = [counts[0], counts[len(counts) // 2], counts[-1]]
+        axes.set_xticks(counts, [f"{count:,}" for count in counts])
         axes.minorticks_off()
-        axes.set_ylim(0, top)
+        axes.set_ylim(0, 1.06 * max(FULL, rows["mfu_bf16_percent"].max()))
+    _attribute(figure, text("derived"))
     entries = [style.dot(colors[family], family, markers[family]) for family in public]
-    # Attribution that MLPerf's rules require, to the right of the provenance.
-    derived = text("derived")
+    if rows["family"].eq(OWN).any():
+        entries.append(style.dot(style.INK, text("you_are_here"), "*"))
+    return entries
+
+
+def _attribute(figure: Figure, derived: str) -> None:
+    """Writes the attribution that MLPerf's rules require to the right of the provenance."""
     provenance = next(words for words in figure.texts if words.get_gid() == "provenance")
     room = style.LETTERS - style.letters(derived)
     provenance.set_text(textwrap.shorten(provenance.get_text(), room, placeholder=" …"))
-    alignment = {"ha": "right", "fontsize": 9, "color": style.MUTED}
-    figure.text(0.985, 0.07 / figure.get_figheight(), derived, gid="provenance", **alignment)
-    if OWN in present:
-        entries.append(style.dot(style.INK, text("you_are_here"), "*"))
-    return entries
+    figure.text(
+        0.985,
+        0.07 / figure.get_figheight(),
+        derived,
+        gid="provenance",
+        ha="right",
+        fontsize=9,
+        color=style.MUTED,
+    )

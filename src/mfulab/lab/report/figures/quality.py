@@ -8,6 +8,7 @@ from mfulab.lab.report.frames import (
     DataFrame,
     Series,
     Tables,
+    lowest,
     ok,
     one_each,
     with_machine,
@@ -21,34 +22,39 @@ WAYS = get_args(Compression)
 WHOLE = WAYS[0]
 
 
+NEEDED = (
+    "accuracy_percent",
+    "whole_accuracy_percent",
+    "time_percent",
+    "flops",
+    "whole_flops",
+    "weight_bytes",
+    "whole_weight_bytes",
+)
+# Columns in percent of the whole model's, each with a flag that is False where a bar is pale.
+SHARES = {"time_percent": "timed", "flops_percent": "within", "bytes_percent": "within"}
+ROOM = 1.8  # length of an x axis ÷ longest bar
+
+
 def rows(tables: Tables) -> DataFrame:
     """Selects a row for each compression on one machine, in percent of the whole model's. Flags
     mark differences beyond their interval."""
-    needed = (
-        "accuracy_percent",
-        "whole_accuracy_percent",
-        "time_percent",
-        "flops",
-        "whole_flops",
-        "weight_bytes",
-    )
-    ways = with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes"))
+    ways = with_machine(tables, ok(tables["quality"], *NEEDED))
     ways = selection.one_machine(ways[ways["compression"].isin(WAYS)])
-    ways = one_each(ways, ["compression"]).sort_values(
-        "compression", key=lambda way: way.map(WAYS.index)
-    )
+    ways = one_each(ways, ["compression"])
+    ways = ways.sort_values("compression", key=lambda way: way.map(WAYS.index))
+    is_whole = ways["compression"] == WHOLE
     change = ways["accuracy_percent"] - ways["whole_accuracy_percent"]
-    apart = change.abs() > ways["change_half_points"].fillna(0)
-    low, high = (
-        ways[f"time_{end}_percent"].fillna(ways["time_percent"]) for end in ("low", "high")
-    )
+    is_apart = change.abs() > ways["change_half_points"].fillna(0)
+    low = ways["time_low_percent"].fillna(ways["time_percent"])
+    high = ways["time_high_percent"].fillna(ways["time_percent"])
     return ways.assign(
         errors=100 - ways["accuracy_percent"],
         change=change,
-        worse=apart & (change < 0),
-        differs=apart | (ways["compression"] == WHOLE),
+        worse=is_apart & (change < 0),
+        differs=is_apart | is_whole,
         faster=high < 100,
-        timed=(high < 100) | (low > 100) | (ways["compression"] == WHOLE),
+        timed=(high < 100) | (low > 100) | is_whole,
         flops_percent=100 * ways["flops"] / ways["whole_flops"],
         bytes_percent=100 * ways["weight_bytes"] / ways["whole_weight_bytes"],
     )
@@ -60,34 +66,45 @@ def finding(rows: DataFrame, text: Texts) -> str:
     ways = rows[rows["compression"] != WHOLE]
     if ways.empty:
         return text("whole", row=rows.iloc[0])
-    accurate = ways[ways["faster"] & ~ways["worse"]].nsmallest(1, "time_percent")
-    sentences = [
-        text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])
-    ]
-    best = [text("finding", row=row, span=_span(row)) for _, row in accurate.iterrows()]
-    sentences += best or [text("none_kept", count=len(ways))]
-    sentences += _as_fast(accurate, ways, text)
+    whole = ways.iloc[0].copy()
+    whole["accuracy_percent"] = whole["whole_accuracy_percent"]
+    sentences = [text("whole", row=whole)]
+    accurate = ways[ways["faster"] & ~ways["worse"]]
+    if accurate.empty:
+        sentences.append(text("none_kept", count=len(ways)))
+    else:
+        fastest = lowest(accurate, "time_percent")
+        sentences.append(text("finding", row=fastest, span=_span(fastest)))
+        sentences += _as_fast(fastest, accurate, text)
     if ways["worse"].any():
-        worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
+        worst = lowest(ways[ways["worse"]], "change")
         reach = ""
         if worst["change_half_points"] >= 0:
             reach = f" ± {worst['change_half_points']:.1f}"
+        lost = -worst["change"]
         sentences.append(
-            text("worst", row=worst, lost=-worst["change"], reach=reach, span=_span(worst))
+            text(
+                "worst",
+                row=worst,
+                lost=lost,
+                reach=reach,
+                span=_span(worst),
+            )
         )
-    fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]].nsmallest(1, "flops_percent")
-    for _, row in fewer.iterrows():
-        sentences.append(text("fewer", row=row, span=_span(row)))
+    fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]]
+    if len(fewer):
+        fewest = lowest(fewer, "flops_percent")
+        sentences.append(text("fewer", row=fewest, span=_span(fewest)))
     return " ".join(sentences)
 
 
-def _as_fast(accurate: DataFrame, ways: DataFrame, text: Texts) -> list[str]:
+def _as_fast(fastest: Series, accurate: DataFrame, text: Texts) -> list[str]:
     """Sentence on other ways that keep the accuracy and whose intervals of time reach into that of
     the fastest one; empty if there are none."""
-    others = ways[ways["faster"] & ~ways["worse"]].drop(accurate.index)
-    reached = others["time_low_percent"] <= accurate["time_high_percent"].max()
+    others = accurate.drop(fastest.name)
+    reached = others[others["time_low_percent"] <= fastest["time_high_percent"]]
     names = []
-    for _, row in others[reached].sort_values("time_percent").iterrows():
+    for _, row in reached.sort_values("time_percent").iterrows():
         names.append(text("as_fast_way", row=row, span=_span(row)))
     if not names:
         return []
@@ -106,40 +123,54 @@ def _span(row: Series) -> str:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a line for each compression, with panels for errors, time, FLOPs and bytes. Shorter is
     better in all of them."""
-    shown = {
-        "errors": "differs",
-        "time_percent": "timed",
-        "flops_percent": "within",
-        "bytes_percent": "within",
-    }
-    grid = style.panels(
-        figure, [""], [text("errors"), text("time"), text("flops"), text("bytes")], sharey=True
-    )[0]
+    titles = [text("errors"), text("time"), text("flops"), text("bytes")]
+    errors, *others = style.panels(figure, [""], titles, sharey=True)[0]
     style.resize(figure, 2.0 + 0.3 * len(rows))
-    rows = rows.assign(
-        named=[text.name("compression", way) for way in rows["compression"]], within=True
-    )
-    half = [f" ± {reach:.1f}" if reach >= 0 else "" for reach in rows["accuracy_half_points"]]
+    names = [text.name("compression", way) for way in rows["compression"]]
+    rows = rows.assign(named=names, within=True)
     look: style.Look = {
-        "order": list(rows["named"]),
+        "order": names,
         "words": "words",
         "fontsize": 8,
         "labelsize": 9,
     }
-    for axes, (name, pale) in zip(grid, shown.items(), strict=True):
-        if name == "errors":
-            least = 1
-            key = "of_images"
-            words = rows[name].map("{:.1f}".format) + half
-        else:
-            least = 100
-            key = "of_whole"
-            words = rows[name].map(lambda share: text("share_of", share=share))
-            axes.axvline(100, **style.LIMIT)
-        here = rows.assign(words=words)
-        kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
-        axes.set(xlim=(0, 1.8 * max(rows[name].max(), least)), xlabel=text(key))
-    return [
-        style.dot("none", text("behind")),
-        *style.within(~(rows["differs"] & rows["timed"]), text),
-    ]
+    tooltip = ("accuracy_percent", "time_s")
+    here = rows.assign(words=_errors_in_words(rows))
+    kinds.bars(
+        errors,
+        here,
+        "errors",
+        "named",
+        "errors",
+        *tooltip,
+        pale="differs",
+        **look,
+    )
+    errors.set(xlim=(0, ROOM * max(rows["errors"].max(), 1)), xlabel=text("of_images"))
+    for axes, (name, pale) in zip(others, SHARES.items(), strict=True):
+        axes.axvline(100, **style.LIMIT)
+        here = rows.assign(words=rows[name].map(lambda share: text("share_of", share=share)))
+        kinds.bars(
+            axes,
+            here,
+            name,
+            "named",
+            name,
+            *tooltip,
+            pale=pale,
+            **look,
+        )
+        axes.set(xlim=(0, ROOM * max(rows[name].max(), 100)), xlabel=text("of_whole"))
+    is_sure = rows["differs"] & rows["timed"]
+    return [style.dot("none", text("behind")), *style.within(~is_sure, text)]
+
+
+def _errors_in_words(rows: DataFrame) -> list[str]:
+    """Errors in percent of the images, with their intervals if known."""
+    words = []
+    for errors, reach in rows[["errors", "accuracy_half_points"]].itertuples(index=False):
+        word = f"{errors:.1f}"
+        if reach >= 0:
+            word += f" ± {reach:.1f}"
+        words.append(word)
+    return words

@@ -3,7 +3,18 @@ their error."""
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Legend, Texts, significant, specs, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, one_each, steps
+from mfulab.lab.report.frames import (
+    DataFrame,
+    Series,
+    Tables,
+    against,
+    apart,
+    highest,
+    lowest,
+    one_each,
+    preferred,
+    steps,
+)
 
 TOPIC = "precision"
 CLAIM = claims.side_of("relative", 100.0)
@@ -16,20 +27,19 @@ def rows(tables: Tables) -> DataFrame:
     percent of it."""
     timed = steps(tables, "samples_per_s", "time_s")
     before = one_each(timed[timed["execution"] == "eager"], ALIKE)
-    fewer = timed[~timed["quantisation"].isin(["", "none"]) & timed["weight_bytes"].notna()]
+    is_quantised = ~timed["quantisation"].isin(["", "none"])
+    fewer = timed[is_quantised & timed["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
     fewer = against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
-    # MBU is bytes ÷ time: ratios of MBU and time give the ratio of bytes.
+    # MBU is bytes ÷ time: ratios of MBU and time give the ratio of bytes. Not for decoding, which
+    # reads its cache in addition to weights.
     moved = fewer["mbu_percent_before"] / (fewer["mbu_percent"] * fewer["factor"])
+    size = (1 / moved).where(fewer["mode"] != "decoding")
+    of_scheme = [fewer[key] for key in ("machine", "model", "precision", "quantisation")]
     return fewer.assign(
         relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
-        # Not for decoding, which reads its cache in addition to weights.
-        size=(1 / moved).where(fewer["mode"] != "decoding"),
+        size=size.groupby(of_scheme).transform("max"),
         error=100 * fewer["output_error"],
-    ).assign(
-        size=lambda rows: rows.groupby(["machine", "model", "precision", "quantisation"])[
-            "size"
-        ].transform("max")
     )
 
 
@@ -37,34 +47,33 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the fastest and slowest scheme beyond the intervals, the bandwidth of decoding,
     and the largest error."""
     beyond = rows[rows["apart"]]
-    faster = beyond[beyond["relative"] > 100]
-    slower = beyond[beyond["relative"] < 100]
-    best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
-    if len(faster):
+    is_faster = rows["apart"] & (rows["relative"] > 100)
+    best = highest(preferred(rows, is_faster), "relative")
+    if is_faster.any():
         key = "finding"
     elif best["apart"] and best["relative"] < 100:
         key = "finding_slower"
     else:
         key = "finding_alike"
     sentences = [text(key, **_case(best, text))]
-    worse = slower[slower["relative"] < best["relative"]]
-    for _, slowest in worse.nsmallest(1, "relative").iterrows():
-        sentences.append(text("slowest", **_case(slowest, text)))
+    worse = beyond[(beyond["relative"] < 100) & (beyond["relative"] < best["relative"])]
+    if len(worse):
+        sentences.append(text("slowest", **_case(lowest(worse, "relative"), text)))
     alike = len(rows) - len(beyond)
     if alike:
         sentences.append(text("overlaps", count=alike, total=len(rows)))
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
-    decoded = rows[
-        (rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)
-    ]
-    for _, fastest in decoded.nlargest(1, "relative").iterrows():
-        sentences.append(text("bandwidth", **_case(fastest, text)))
+    differs = ratio.notna() & apart(rows, suffix="_before", ratio=ratio)
+    decoded = rows[differs & (rows["mode"] == "decoding")]
+    if len(decoded):
+        sentences.append(text("bandwidth", **_case(highest(decoded, "relative"), text)))
     if rows["quantisation"].nunique() > 1:
-        sentences.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
+        sentences.append(text("error", **_case(highest(rows, "error"), text)))
     return " ".join(sentences)
 
 
 def _case(row: Series, text: Texts) -> dict[str, object]:
+    """Values for a sentence on one row."""
     size = "?"
     if row["size"] >= 0:
         size = significant(row["size"])
@@ -78,25 +87,33 @@ def _case(row: Series, text: Texts) -> dict[str, object]:
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Keeps two machines, sorts rows by scheme, and adds labels of cases, schemes and bars."""
-    rows = rows[rows["machine"].isin(style.machines(rows, 2))]
+    rows = style.of_machines(rows, 2)
     rows = rows.sort_values("quantisation", key=lambda name: name.map(ORDER_OF_SCHEMES.index))
     schemes = {}
     for scheme, here in rows.groupby("quantisation", sort=False):
         formats = "/".join(dict.fromkeys(specs.names("precision", here["precision"], text)))
         largest = here[["weight_bytes", "error"]].max()
-        schemes[scheme] = text("scheme", scheme=scheme, precision=formats, largest=largest)
+        schemes[scheme] = text(
+            "scheme",
+            scheme=scheme,
+            precision=formats,
+            largest=largest,
+        )
+    cases = []
     words = []
-    for speed, share in rows[["relative", "mbu_percent"]].itertuples(index=False):
-        known = []
-        for value in (speed, share):
-            if value == value:
-                known.append(value)
-        words.append(", ".join(text("share_of", share=value) for value in known))
-    cases = [text("case", **_case(row, text)) for _, row in rows.iterrows()]
-    return rows.assign(case=cases, words=words, named=rows["quantisation"].map(schemes))
+    for _, row in rows.iterrows():
+        cases.append(text("case", **_case(row, text)))
+        known = row[["relative", "mbu_percent"]].dropna()
+        words.append(", ".join(specs.shares(known, text)))
+    return rows.assign(
+        case=cases,
+        words=words,
+        named=rows["quantisation"].map(schemes),
+    )
 
 
 def _behind(rows: DataFrame, text: Texts) -> Legend:
+    """Legend entries for the words after bars and for differences within the intervals."""
     return [style.dot("none", text("behind")), *style.within(~rows["apart"], text)]
 
 

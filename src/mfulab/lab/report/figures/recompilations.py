@@ -18,20 +18,14 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the run with the most compilations, on eager with this
-    and other models, and on the same model's run with
-    the fewest."""
-    compiled = rows.dropna(subset=["recompilations"]).sort_values(["recompilations", "varied_s"])
+    """Sentences on the run with the most compilations, on eager with this and other models, and on
+    the same model's run with the fewest."""
+    compiled = rows.dropna(subset=["recompilations"])
+    compiled = compiled.sort_values(["recompilations", "varied_s"])
     if compiled.empty:
         return text("none", row=rows[["varied_calls", "varied_s"]].max())
     worst = compiled.iloc[-1]
-    sentences = [text("finding", row=worst)]
-    same = rows["model"] == worst["model"]
-    for _, row in rows[same & (rows["execution"] == "eager")].head(1).iterrows():
-        others = rows.loc[~same & (rows["execution"] == "eager"), "varied_s"]
-        key = "eager_others" if len(others) else "eager"
-        ends = {"low": others.min(), "high": others.max()}
-        sentences.append(text(key, row=row, count=len(others), **ends))
+    sentences = [text("finding", row=worst), *_in_eager(rows, worst["model"], text)]
     best = compiled[compiled["model"] == worst["model"]].iloc[0]
     if best["recompilations"] < worst["recompilations"]:
         key = "best_never"
@@ -44,12 +38,39 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return " ".join(sentences)
 
 
+def _in_eager(rows: DataFrame, model: str, text: Texts) -> list[str]:
+    """Sentence on a model's run in eager, beside those of other models; empty without one."""
+    eager = rows[rows["execution"] == "eager"]
+    same = eager[eager["model"] == model]
+    if same.empty:
+        return []
+    times = eager.loc[eager["model"] != model, "varied_s"]
+    key = "eager"
+    if len(times):
+        key = "eager_others"
+    row = same.iloc[0]
+    return [
+        text(
+            key,
+            row=row,
+            count=len(times),
+            low=times.min(),
+            high=times.max(),
+        )
+    ]
+
+
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Adds labels of models, and the counts after their bars."""
     behind = []
     for _, row in rows.iterrows():
-        key = "counted_breaks" if row["graph_breaks"] > 0 else "counted"
-        behind.append(text(key, row=row) if row["recompilations"] >= 0 else "")
+        words = ""
+        if row["recompilations"] >= 0:
+            key = "counted"
+            if row["graph_breaks"] > 0:
+                key = "counted_breaks"
+            words = text(key, row=row)
+        behind.append(words)
     return rows.assign(named=specs.names("model", rows["model"], text), behind=behind)
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Texts, runs, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, highest, ok, preferred, with_machine
 from mfulab.lab.tables import compare, replicates
 
 TOPIC = "trust"
@@ -35,19 +35,17 @@ MARKED = (50, 90)  # % of runs whose spread is written
 
 def rows(tables: Tables) -> DataFrame:
     """Selects runs measured by at least two processes. `what` is a run's model or kernel."""
-    parts = [
-        ok(trust.with_doubts(tables[name])[[*SHARED, runs.DOUBTFUL, what]], "time_s").rename(
-            columns={what: "what"}
-        )
-        for name, what in (("profile", "model"), ("matmul", "kernel"))
-    ]
+    parts = []
+    for name, what in {"profile": "model", "matmul": "kernel"}.items():
+        judged = trust.with_doubts(tables[name])
+        part = ok(judged[[*SHARED, runs.DOUBTFUL, what]], "time_s")
+        parts.append(part.rename(columns={what: "what"}))
     timed = selection.pick(pd.concat(parts, ignore_index=True), "recorded")
-    times = [
-        tuple(replicates.times_of({"process_times_s": cell})) for cell in timed["process_times_s"]
-    ]
-    timed = with_machine(
-        tables, timed.assign(times=times)[np.array([len(run) > 1 for run in times], dtype=bool)]
-    )
+    times = []
+    for cell in timed["process_times_s"]:
+        times.append(tuple(replicates.times_of({"process_times_s": cell})))
+    timed = timed.assign(times=pd.Series(times, timed.index, dtype=object))
+    timed = with_machine(tables, timed[timed["times"].map(len) > 1])
     spreads = [100 * np.log(run).std(ddof=1) for run in timed["times"]]
     timed = timed.assign(spread_percent=spreads)
     of_machine = timed.groupby("machine")["run"].transform("size")
@@ -63,8 +61,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     deserved = _trust(tuple(first["times"]))
     spread = first["spread_percent"].median()
-    worst = first.loc[first["spread_percent"].idxmax()]
-    return f"{text('spread', trust=deserved, spread=spread, worst=worst)} {_again(deserved, text)}"
+    worst = highest(first, "spread_percent")
+    sentence = text("spread", trust=deserved, spread=spread, worst=worst)
+    return f"{sentence} {_again(deserved, text)}"
 
 
 def _again(deserved: compare.Trust, text: Texts) -> str:
@@ -97,12 +96,30 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
         spread = max(FINEST, float(here["spread_percent"].quantile(share / 100)))
         axes.plot([least / 1.3, spread, spread], [share, share, 0], **style.LIMIT)
         words = text("within", share=share, spread=spread)
-        axes.annotate(words, (spread, share), (-8, 4), ha="right", fontsize=11, **OFFSET)
-    worst = here.loc[here["spread_percent"].idxmax()]
+        axes.annotate(
+            words,
+            (spread, share),
+            (-8, 4),
+            ha="right",
+            fontsize=11,
+            **OFFSET,
+        )
+    worst = highest(here, "spread_percent")
     place = (worst["shown"], worst["share"])
-    axes.annotate(worst["what"], place, (0, 8), ha="right", fontsize=9, **OFFSET)
+    axes.annotate(
+        worst["what"],
+        place,
+        (0, 8),
+        ha="right",
+        fontsize=9,
+        **OFFSET,
+    )
     ticks.doublings(axes, DOUBLINGS)
-    axes.set(xlim=(least / 1.3, most), ylim=(0, 109), yticks=range(0, 101, 20))
+    axes.set(
+        xlim=(least / 1.3, most),
+        ylim=(0, 109),
+        yticks=range(0, 101, 20),
+    )
 
 
 draw = specs.Points(

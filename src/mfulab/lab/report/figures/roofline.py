@@ -1,6 +1,8 @@
 """Roofline: speed of every run over arithmetic intensity. Steps read from traces have only computed
 roofs."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,8 +11,11 @@ from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
 from mfulab.lab.report.frames import (
     DataFrame,
+    Series,
     Tables,
+    highest,
     ok,
+    preferred,
     those,
     with_machine,
     with_traces,
@@ -23,21 +28,22 @@ CLAIM = claims.side_of("roof_percent", 100.0)
 FEWEST = 1  # a run is compared with its roofs
 
 
+ABOVE: style.Look = {"va": "bottom", "fontsize": 10}  # of names above lines
+
+
 def rows(tables: Tables) -> DataFrame:
     """Selects plain steps with intensity, speed and measured ceilings, and steps of traces with
     computed peaks. Synthetic loads are included only if there is nothing else."""
-    needed = ("tflop_s", "arithmetic_intensity")
-    both = ok(with_traces(tables), *needed)
+    both = ok(with_traces(tables), "tflop_s", "arithmetic_intensity")
     steps = ok(those(both, ~both["is_read"]), "ceiling_tflop_s", "ceiling_gb_s")
     steps = selection.pick(steps, "variant")
     read = ok(those(both, both["is_read"]), "peak_tflop_s", "peak_gb_s", "mfu_percent")
     if len(read):
         steps = pd.concat([steps, read], ignore_index=True)
-    roofs = {
-        f"roof_{unit}": steps[f"ceiling_{unit}"].fillna(steps[f"peak_{unit}"])
-        for unit in ("tflop_s", "gb_s")
-    }
-    steps = with_machine(tables, steps.assign(**roofs))
+    roof_tflop_s = steps["ceiling_tflop_s"].fillna(steps["peak_tflop_s"])
+    roof_gb_s = steps["ceiling_gb_s"].fillna(steps["peak_gb_s"])
+    steps = steps.assign(roof_tflop_s=roof_tflop_s, roof_gb_s=roof_gb_s)
+    steps = with_machine(tables, steps)
     memory = steps["arithmetic_intensity"] * steps["roof_gb_s"] / 1e3  # speed that memory allows
     roof = np.minimum(steps["roof_tflop_s"], memory)
     steps = steps.assign(memory_tflop_s=memory, roof_percent=100 * steps["tflop_s"] / roof)
@@ -47,24 +53,37 @@ def rows(tables: Tables) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the number of runs limited by memory, the run closest to its roof, and the one
     furthest above memory's."""
-    limited = rows["memory_tflop_s"] < rows["roof_tflop_s"]
-    share = rows["roof_percent"]
-    above = limited & (share > trust.ABOVE)
-    under = share if above.all() else share[~above]
-    keys = rows["batch_size"].notna().map({True: "run", False: "run_of_trace"})
-    best = rows.loc[under.idxmax()]
-    named = text(keys[under.idxmax()], best=rows.loc[under.idxmax()])
-    values = {
-        "share": under.max(),
-        "median": share.median(),
-        "measured": int(pd.notna(best["ceiling_tflop_s"])),
-    }
-    sentences = [text("finding", limited=int(limited.sum()), total=len(rows), run=named, **values)]
-    if above.any() and not above.all():
-        furthest = share[above].idxmax()
-        named = text(keys[furthest], best=rows.loc[furthest])
-        sentences.append(text("above", count=int(above.sum()), run=named, share=share[furthest]))
-    return " ".join(sentences)
+    is_limited = rows["memory_tflop_s"] < rows["roof_tflop_s"]
+    is_above = is_limited & (rows["roof_percent"] > trust.ABOVE)
+    under = preferred(rows, ~is_above)
+    best = highest(under, "roof_percent")
+    finding = text(
+        "finding",
+        limited=int(is_limited.sum()),
+        total=len(rows),
+        run=_named(best, text),
+        share=best["roof_percent"],
+        median=rows["roof_percent"].median(),
+        measured=int(pd.notna(best["ceiling_tflop_s"])),
+    )
+    if is_above.all() or not is_above.any():
+        return finding
+    furthest = highest(rows[is_above], "roof_percent")
+    run = _named(furthest, text)
+    above = text(
+        "above",
+        count=int(is_above.sum()),
+        run=run,
+        share=furthest["roof_percent"],
+    )
+    return f"{finding} {above}"
+
+
+def _named(row: Series, text: Texts) -> str:
+    """Name of a run; a step read from a trace has no batch size."""
+    if pd.isna(row["batch_size"]):
+        return text("run_of_trace", best=row)
+    return text("run", best=row)
 
 
 def selected(rows: DataFrame, text: Texts) -> str:
@@ -87,31 +106,59 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         roof = here["roof_tflop_s"]
         low = min(intensity.min() / 3, 0.3 * roof.min() / bandwidth)
         high = max(intensity.max() * 12, 12 * roof.max() / bandwidth)
-        roofs = _draw_roofs(axes, here, np.geomspace(low, high, 200), colors, text)
+        roofs = _draw_roofs(
+            axes,
+            here,
+            np.geomspace(low, high, 200),
+            colors,
+            text,
+        )
         axes.set(xscale="log", yscale="log", xlim=(low, high))
-        lowest = here["tflop_s"].min() / 3
-        highest = axes.get_ylim()[1]
-        room = (highest / lowest) ** (0.08 + 0.06 * len(roofs))  # for the names of roofs
-        axes.set_ylim(lowest, highest * room)
+        bottom = here["tflop_s"].min() / 3
+        top = axes.get_ylim()[1]
+        room = (top / bottom) ** (0.08 + 0.06 * len(roofs))  # for the names of roofs
+        axes.set_ylim(bottom, top * room)
         ticks.decades(axes.xaxis, MOST_TICKS)
         ticks.speeds(axes)
-        # Roofs are named above their right ends, the memory's slope above its start: no run can be
-        # there.
-        above = {"va": "bottom", "fontsize": 10}
-        ordered = sorted(roofs, key=roofs.__getitem__, reverse=True)
-        end = (high / (high / low) ** 0.02, here[["peak_tflop_s", "roof_tflop_s"]].max(axis=None))
-        right = {"textcoords": "offset points", "ha": "right"}
-        axes.annotate("\n".join(ordered), end, (0, 3), **right, **above)
-        start = low * (high / low) ** 0.06
-        angle = np.degrees(np.arctan2(start * bandwidth, start))
-        along = {"rotation": angle, "transform_rotates_text": True, "rotation_mode": "anchor"}
-        name = quantity(bandwidth * 1e12, "B/s")
-        axes.text(start, 1.12 * start * bandwidth, name, **along, **above)
+        top_roof = here[["peak_tflop_s", "roof_tflop_s"]].max(axis=None)
+        _name_roofs(axes, roofs, (low, high), top_roof)
+        _name_bandwidth(axes, bandwidth, (low, high))
     entries = []
     if rows["ceiling_tflop_s"].notna().any():
-        entries = [style.line(style.MUTED, text("measured"))]
-    entries += [style.line(style.MUTED, text("computed"), (4, 2))]
+        entries.append(style.line(style.MUTED, text("measured")))
+    entries.append(style.line(style.MUTED, text("computed"), (4, 2)))
     points.legend(figure, rows, text, entries)
+
+
+def _name_roofs(
+    axes: Axes, roofs: Mapping[str, float], limits: tuple[float, float], top: float
+) -> None:
+    """Names the roofs, the highest first, above their right ends, where no run can be."""
+    low, high = limits
+    ordered = sorted(roofs, key=roofs.__getitem__, reverse=True)
+    axes.annotate(
+        "\n".join(ordered),
+        (high / (high / low) ** 0.02, top),
+        (0, 3),
+        textcoords="offset points",
+        ha="right",
+        **ABOVE,
+    )
+
+
+def _name_bandwidth(axes: Axes, bandwidth: float, limits: tuple[float, float]) -> None:
+    """Writes the bandwidth in TB/s along memory's slope, above its start, where no run can be."""
+    low, high = limits
+    start = low * (high / low) ** 0.06
+    axes.text(
+        start,
+        1.12 * start * bandwidth,
+        quantity(bandwidth * 1e12, "B/s"),
+        rotation=np.degrees(np.arctan2(start * bandwidth, start)),
+        transform_rotates_text=True,
+        rotation_mode="anchor",
+        **ABOVE,
+    )
 
 
 def _draw_roofs(
@@ -133,5 +180,11 @@ def _draw_roofs(
             # Without a peak bandwidth, only the part above the measured roof is known.
             computed = np.where(x > ceiling / bandwidth, peak, np.nan)
         axes.plot(x, measured, color=colors[precision], linewidth=1.6)
-        axes.plot(x, computed, color=colors[precision], linewidth=1, linestyle="--")
+        axes.plot(
+            x,
+            computed,
+            color=colors[precision],
+            linewidth=1,
+            linestyle="--",
+        )
     return roofs

@@ -3,7 +3,7 @@ formed."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, lowest, ok, one_each, with_machine
 
 TOPIC = "batch_size"
 ORDER = 6
@@ -39,26 +39,34 @@ def way(row: object, text: Texts) -> str:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences that compare batches with single requests at the highest load, and on the cost of
     waiting at the lowest. Only measurable differences of rows without doubt have numbers."""
-    highest = rows[rows["offered_load"] == rows["offered_load"].max()]
-    alone = highest[highest["largest_batch"] == 1]
-    batched = highest[highest["largest_batch"] > 1]
+    load = rows["offered_load"]
+    is_batched = rows["largest_batch"] > 1
+    is_highest = load == load.max()
+    alone = rows[is_highest & (rows["largest_batch"] == 1)]
+    batched = rows[is_highest & is_batched]
     if alone.empty or batched.empty:
         return ""
     one = alone.iloc[0]
-    best = batched.loc[batched["latency_p95_s"].idxmin()]
-    factor = significant(best["answered_per_s"] / one["answered_per_s"])
+    best = lowest(batched, "latency_p95_s")
     key = "finding_alike"
     if claims.differs(one, best, "answered_per_s"):
         key = "finding"
     elif claims.is_below(one, best, "answered_per_s"):
         key = "finding_more"
-    sentences = [text(key, one=one, best=best, factor=factor, way=way(best, text))]
-    lowest = rows[
-        (rows["offered_load"] == rows["offered_load"].min()) & (rows["largest_batch"] > 1)
+    factor = significant(best["answered_per_s"] / one["answered_per_s"])
+    sentences = [
+        text(
+            key,
+            one=one,
+            best=best,
+            factor=factor,
+            way=way(best, text),
+        )
     ]
-    waits = lowest.sort_values("longest_wait_ms")
+    waits = rows[is_batched & (load == load.min())].sort_values("longest_wait_ms")
     if waits["longest_wait_ms"].nunique() > 1:
-        first, last = waits.iloc[0], waits.iloc[-1]
+        first = waits.iloc[0]
+        last = waits.iloc[-1]
         if claims.differs(first, last, "latency_p95_s"):
             sentences.append(text("waiting", first=first, last=last))
     return " ".join(sentences)
@@ -67,16 +75,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws answered requests and latency over the load, with a line for each way to form
     batches."""
-    ways = rows.drop_duplicates("way")
-    names = {row.way: way(row, text) for row in ways.itertuples()}
+    names = {}
+    for row in rows.drop_duplicates("way").itertuples():
+        names[row.way] = way(row, text)
     colors = style.colors(names)
     titles = [text("answered"), text("latency")]
     left, right = style.panels(figure, [""], titles, x=text("load"))[0]
     shown = rows.assign(latency_ms=1e3 * rows["latency_p95_s"])
-    look: style.Look = {"hue": "way", "palette": colors, "marker": "o"}
-    kinds.lines(
-        left, shown, "offered_load", "answered_per_s", "offered_load", "answered_per_s", **look
-    )
+    look = style.hued("way", colors) | {"marker": "o"}
+    kinds.lines(left, shown, "offered_load", "answered_per_s", **look)
     kinds.lines(right, shown, "offered_load", "latency_ms", "offered_load", "latency_p95_s", **look)
     right.set_yscale("log")
     ticks.decades(right.yaxis)

@@ -28,10 +28,8 @@ def rows(tables: Tables) -> DataFrame:
     models = [f"{numbers}_{name}" for numbers, name in product(KINDS, OPERATIONS)]
     timed = steps(tables, "time_s", model=models)
     parts = timed["model"].str.split("_", n=1).str
-    timed = one_each(
-        selection.one_machine(timed.assign(numbers=parts[0], operation=parts[1])),
-        [*CASE, "numbers"],
-    )
+    timed = selection.one_machine(timed.assign(numbers=parts[0], operation=parts[1]))
+    timed = one_each(timed, [*CASE, "numbers"])
     both = against(timed, timed[timed["numbers"] == "normal"], CASE, "_normal")
     both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)
     return both.sort_values([*CASE, "numbers"])
@@ -43,18 +41,34 @@ def finding(rows: DataFrame, text: Texts) -> str:
     slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
     if slow.empty:
         return ""
-    row = slow.iloc[-1]
     least = slow.iloc[0]
+    row = slow.iloc[-1]
     if not row["apart"]:
         return text("finding_alike", row=row)
-    sentences = [text("finding", row=row, operation=text(row.operation))]
+    sentences = [
+        text(
+            "finding",
+            row=row,
+            operation=text(row.operation),
+        )
+    ]
     same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
     for _, flushed in same[same["numbers"] == "flushed"].iterrows():
-        key = "zero" if flushed["apart"] else "zero_alike"
+        key = "zero_alike"
+        if flushed["apart"]:
+            key = "zero"
         sentences.append(text(key, row=flushed))
     if least["operation"] != row["operation"]:
-        key = "least" if least["apart"] else "least_alike"
-        sentences.append(text(key, row=least, operation=text(least.operation)))
+        key = "least_alike"
+        if least["apart"]:
+            key = "least"
+        sentences.append(
+            text(
+                key,
+                row=least,
+                operation=text(least.operation),
+            )
+        )
     return " ".join(sentences)
 
 
@@ -69,6 +83,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Leaves room between ticks."""
     axes.locator_params(axis="x", nbins=4)
 
 

@@ -59,7 +59,8 @@ def _of_few_lines(here: DataFrame) -> DataFrame:
 
 def _spread(rows: DataFrame, most: int) -> DataFrame:
     """At most `most` rows, evenly spread over their order."""
-    places = np.linspace(0, len(rows) - 1, min(len(rows), most)).round()
+    count = min(len(rows), most)
+    places = np.linspace(0, len(rows) - 1, count).round()
     return rows.iloc[places.astype(int)]
 
 
@@ -87,34 +88,47 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
     """Sentences on the series that gain most and least, of those whose ends differ beyond their
     intervals, and on how many do not."""
-    gain = last["samples_per_s"] / first["samples_per_s"]
-    known = gain[[_is_known(first.loc[at], last.loc[at]) for at in gain.index]]
+    gain = _gain(first, last)
+    is_known = [_is_known(first.loc[at], last.loc[at]) for at in gain.index]
+    known = gain[is_known]
     rising = known[known > 1]
     losing = known[known < 1]
+    total = len(gain)
     words = [text("finding_none")]
     if len(rising):
-        words = [
-            text("finding", **_gain(rising.idxmax(), first, last, gain, text), count=len(gain))
-        ]
+        most = _values(rising.idxmax(), first, last, text)
+        words = [text("finding", **most, count=total)]
     if len(losing):
-        least = _gain(losing.idxmin(), first, last, gain, text)
-        words.append(text("least_loses", **least, loss=1 / losing.min()))
-    elif len(rising) and len(known) < len(gain):
-        words.append(text("least_same", count=len(gain) - len(known), total=len(gain)))
+        least = _values(losing.idxmin(), first, last, text)
+        words.append(
+            text(
+                "least_loses",
+                **least,
+                loss=1 / losing.min(),
+            )
+        )
+    elif len(rising) and len(known) < total:
+        words.append(
+            text(
+                "least_same",
+                count=total - len(known),
+                total=total,
+            )
+        )
     elif len(rising) > 1:
-        words.append(text("least_gains", **_gain(rising.idxmin(), first, last, gain, text)))
+        words.append(text("least_gains", **_values(rising.idxmin(), first, last, text)))
     return words
 
 
 def _unranked(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
     """Sentence that names series that may not be ranked, with their gains; empty if there are
     none."""
-    gain = (last["samples_per_s"] / first["samples_per_s"]).sort_values(ascending=False)
+    gain = _gain(first, last).sort_values(ascending=False)
+    if gain.empty:
+        return []
     named = []
     for at in gain.index[:MOST_NAMED]:
-        named.append(text("unranked_run", **_gain(at, first, last, gain, text)))
-    if not named:
-        return []
+        named.append(text("unranked_run", **_values(at, first, last, text)))
     runs = "; ".join(named)
     if len(gain) > MOST_NAMED:
         runs += text.within("why")("and_more", count=len(gain) - MOST_NAMED)
@@ -133,12 +147,21 @@ def _is_known(first: Series, last: Series) -> bool:
     return low is None or high is None or not low <= 1 <= high
 
 
-def _gain(
-    at: int, first: DataFrame, last: DataFrame, gain: Series, text: Texts
-) -> dict[str, object]:
+def _gain(first: DataFrame, last: DataFrame) -> Series:
+    """Speedup of the last batch size of each series relative to its first."""
+    return last["samples_per_s"] / first["samples_per_s"]
+
+
+def _values(at: int, first: DataFrame, last: DataFrame, text: Texts) -> dict[str, object]:
     """Values for a sentence on one series: its name, its ends, and the speedup of the last."""
-    run = curves.named(last.loc[at], text)
-    return {"run": run, "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
+    small = first.loc[at]
+    large = last.loc[at]
+    return {
+        "run": curves.named(large, text),
+        "small": small,
+        "large": large,
+        "gain": large["samples_per_s"] / small["samples_per_s"],
+    }
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
@@ -157,11 +180,14 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
         return
     ticks.doublings(axes, rows["batch_size"])
     shown = rows[rows["machine"].isin(here["machine"])]
-    values = shown["time_ms"]
-    low, high = (shown[end].fillna(values) for end in ENDS_MS)
-    lowest = max(low.min() / 1.2, values.min() / MOST_REACH)
-    highest = min(high.max() * 1.2, values.max() * MOST_REACH)
-    axes.set_ylim(min(lowest, values.min() / 2), max(highest, values.max() * 2))
+    times = shown["time_ms"]
+    fastest = times.min()
+    slowest = times.max()
+    low = shown["time_ci_low_ms"].fillna(times).min()
+    high = shown["time_ci_high_ms"].fillna(times).max()
+    bottom = max(low / 1.2, fastest / MOST_REACH)
+    top = min(high * 1.2, slowest * MOST_REACH)
+    axes.set_ylim(min(bottom, fastest / 2), max(top, slowest * 2))
     ticks.decades(axes.yaxis)
 
 

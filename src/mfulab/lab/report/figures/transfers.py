@@ -6,10 +6,15 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred, with_mach
 
 TOPIC = "kernels"
 ORDER = 4
-PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
-COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))
+COLORS = {
+    "allocation_s": style.PALETTE[3],
+    "host_to_device_s": style.PALETTE[0],
+    "time_s": style.PALETTE[2],
+    "device_to_host_s": style.PALETTE[1],
+}
 MOST_LEVEL = 16  # bars whose labels need no rotation
-CLAIM = claims.largest(PARTS)
+TIMES = tuple(COLORS)  # parts of the whole time of a matmul, whose kernel takes `time_s`
+CLAIM = claims.largest(TIMES)
 REASONS = selection.FIRST_PANEL
 
 
@@ -26,24 +31,34 @@ def finding(rows: DataFrame, text: Texts) -> str:
     and largest size."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = selection.largest(rows, ["machine"]).sort_values("n")
-    parts = _shares(here)
-    kernel = parts.pop("time_s %")
+    shares = _shares(here)
+    kernel = shares["time_s %"]
     here = here.assign(kernel=kernel, share=100 - kernel)
     small = here.iloc[0]
-    longest = parts.loc[small.name].astype(float).idxmax()
+    beside_kernel = shares.loc[small.name].drop("time_s %").astype(float)
+    longest = str(beside_kernel.idxmax())
     part = longest.removesuffix(" %")
-    share = parts.loc[small.name, longest]
-    key = "finding_one" if len(here) == 1 else "finding"
-    copied = small[["host_to_device_s", "device_to_host_s"]].notna().any()
-    whole = text("with_copies" if copied else "without_copies")
-    values = {"small": small, "large": here.iloc[-1], "part": text(part), "share": share}
-    return text(key, whole=whole, **values)
+    key = "finding"
+    if len(here) == 1:
+        key = "finding_one"
+    whole = "without_copies"
+    if small[["host_to_device_s", "device_to_host_s"]].notna().any():
+        whole = "with_copies"
+    return text(
+        key,
+        whole=text(whole),
+        small=small,
+        large=here.iloc[-1],
+        part=text(part),
+        share=beside_kernel[longest],
+    )
 
 
 def _shares(here: DataFrame) -> DataFrame:
     """Each part in percent of their sum."""
-    parts = here[[*PARTS]]
-    return parts.div(parts.sum(axis=1) / 100, axis=0).add_suffix(" %")
+    parts = here[[*TIMES]]
+    percent = parts.sum(axis=1) / 100
+    return parts.div(percent, axis=0).add_suffix(" %")
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -54,22 +69,38 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     def titled(here: DataFrame) -> str:
         return precision
 
-    panels = style.by_machine(figure, rows, titled, y=text("share_of_time"), sharey=True)
-    bars = rows.groupby("machine").size().max() * len(panels)
-    is_tight = bars > MOST_LEVEL
-    turned = 90 if is_tight else 0
+    panels = style.by_machine(
+        figure,
+        rows,
+        titled,
+        y=text("share_of_time"),
+        sharey=True,
+    )
+    bars = rows["machine"].value_counts().max() * len(panels)
+    rotation, fontsize, top = 0, 9, 110
+    if bars > MOST_LEVEL:
+        rotation, fontsize, top = 90, 8, 125
     parts = {f"{part} %": color for part, color in COLORS.items()}
-    words = {"ha": "center", "rotation": turned, "fontsize": 8 if is_tight else 9}
     for axes, here in panels:
-        total = here[[*PARTS]].sum(axis=1)
         sizes = here["n"].map("{:g}".format)
         shown = here.assign(size=sizes).join(_shares(here))
-        kinds.stacks(axes, shown, parts, "size", *PARTS, upright=True)
-        for index, seconds in enumerate(total):
-            axes.text(index, 102, text("total", time=seconds), **words)
-        top = 125 if is_tight else 110
-        axes.set(xlabel=text("size"), ylim=(0, top), yticks=range(0, 101, 20))
-        axes.tick_params(axis="x", labelrotation=turned)
+        kinds.stacks(axes, shown, parts, "size", *TIMES, upright=True)
+        for index, seconds in enumerate(here[[*TIMES]].sum(axis=1)):
+            total = text("total", time=seconds)
+            axes.text(
+                index,
+                102,
+                total,
+                ha="center",
+                rotation=rotation,
+                fontsize=fontsize,
+            )
+        axes.set(
+            xlabel=text("size"),
+            ylim=(0, top),
+            yticks=range(0, 101, 20),
+        )
+        axes.tick_params(axis="x", labelrotation=rotation)
     present = {}
     for part, color in COLORS.items():
         if rows[part].notna().any():

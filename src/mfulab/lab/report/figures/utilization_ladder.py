@@ -9,6 +9,7 @@ from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.figures.mfu_versus_utilization import share as share_in_words
 from mfulab.lab.report.frames import (
     DataFrame,
+    Series,
     Tables,
     ok,
     preferred,
@@ -22,27 +23,20 @@ TOPIC = "ladder"
 ORDER = 0
 CLAIM = claims.below("mfu_percent", "utilization_percent")
 FEWEST = 1  # rungs of the same run are compared
-MOST = 3  # runs, each with a panel
+MOST_RUNS = 3  # each with a panel
+FEWEST_RUNGS = 3
 RUNGS = [rung.column for rung in ladder.RUNGS]
 # Rungs that are part of the falling order in every row.
 PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects up to MOST runs of one machine with at least three falling rungs: the first run of
-    the page, and of each model's busiest run the highest MFU, the largest loss and the median.
+    """Selects up to MOST_RUNS runs of one machine with at least three falling rungs: the first run
+    of the page, and of each model's busiest run the highest MFU, the largest loss and the median.
     Trusted runs and real models are preferred."""
     both = ok(with_traces(tables), "mfu_percent", "utilization_percent")
     steps = selection.pick(with_machine(tables, both), "recorded", "synthetic")
-    rungs = steps.filter(ladder.COLUMNS)
-    # Most rows have three such rungs; only the others are examined one by one.
-    sure = (rungs[PLAIN].abs() < float("inf")).sum(axis=1) >= 3
-    others = rungs[~sure].to_dict("index").items()
-    few = []
-    for index, row in others:
-        if sum(rung.falls for rung in ladder.measured(row)) < 3:
-            few.append(index)
-    steps = those(steps, ~steps.index.isin(few))
+    steps = those(steps, _has_ladder(steps))
     if steps.empty:
         return steps
     first = selection.first_of_page(mfu_versus_utilization, tables)
@@ -52,10 +46,24 @@ def rows(tables: Tables) -> DataFrame:
     busiest = trusted.loc[trusted.groupby("model")["utilization_percent"].idxmax()]
     by_mfu = busiest.sort_values("mfu_percent", ascending=False)
     lost = by_mfu["utilization_percent"] - by_mfu["mfu_percent"]
-    wanted = [*here.index[here.index == first], by_mfu.index[0], lost.idxmax()]
+    wanted = [*here.index[here.index == first]]
+    wanted.append(by_mfu.index[0])
+    wanted.append(lost.idxmax())
     wanted.append(by_mfu.index[len(by_mfu) // 2])
-    shown = list(dict.fromkeys(wanted))[:MOST]
+    shown = list(dict.fromkeys(wanted))[:MOST_RUNS]
     return here.loc[shown].sort_values("mfu_percent", ascending=False)
+
+
+def _has_ladder(steps: DataFrame) -> Series:
+    """True for steps with at least three falling rungs."""
+    rungs = steps.filter(ladder.COLUMNS)
+    is_finite = rungs[PLAIN].abs() < float("inf")
+    has_ladder = is_finite.sum(axis=1) >= FEWEST_RUNGS
+    # Most rows have three such rungs; only the others are examined one by one.
+    for index, row in rungs[~has_ladder].to_dict("index").items():
+        falling = [rung for rung in ladder.measured(row) if rung.falls]
+        has_ladder[index] = len(falling) >= FEWEST_RUNGS
+    return has_ladder
 
 
 def _machine(steps: DataFrame, is_first: np.ndarray) -> str:
@@ -70,38 +78,66 @@ def _machine(steps: DataFrame, is_first: np.ndarray) -> str:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the run that loses most between the first and last rung, and on its largest
     drop."""
-    worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
+    lost = rows["utilization_percent"] - rows["mfu_percent"]
+    worst = rows.loc[lost.idxmax()]
+    run = worst["model"]
+    if worst["batch_size"] == worst["batch_size"]:  # traces have none
+        run = text("run", worst=worst)
     drop = ladder.largest_drop(worst.to_dict())
-    batch = worst["batch_size"]
-    # Traces have no batch size.
-    run = worst["model"] if batch != batch else text("run", worst=worst)
     if drop is None:
         return text("finding_none", run=run, worst=worst)
-    rungs = [text.within("rungs")(rung.column) for rung in (drop.above, drop.below)]
-    return text("finding", run=run, worst=worst, drop=drop, before=rungs[0], after=rungs[1])
+    names = text.within("rungs")
+    before = names(drop.above.column)
+    after = names(drop.below.column)
+    return text(
+        "finding",
+        run=run,
+        worst=worst,
+        drop=drop,
+        before=before,
+        after=after,
+    )
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """Draws a panel for each run, side by side, with a bar for each rung of the falling order."""
+    rungs = _rungs(rows, text)
+    words = text.within("rungs")
+    present = set(rungs["rung"])
+    order = [words(name) for name in RUNGS if name in present]
+    titles = curves.apart(rows, text)
+    grid = style.panels(
+        figure,
+        [""],
+        titles,
+        x=text("percent"),
+        sharex=True,
+        sharey=True,
+    )
+    style.fit(figure, len(order))
+    right = max(118.0, 1.2 * rungs["percent"].max())
+    look: style.Look = {"order": order, "words": "said", "fontsize": 11}
+    for axes, (_, here) in zip(grid.flat, rungs.groupby("number"), strict=True):
+        kinds.bars(axes, here, "percent", "name", "percent", **look)
+        axes.set_xlim(0, right)
+        axes.set_xticks([0, 50, 100])
+        axes.tick_params(axis="y", length=0)
+
+
+def _rungs(rows: DataFrame, text: Texts) -> DataFrame:
+    """A row for each rung of the falling order of each run, which `number` counts."""
+    names = text.within("rungs")
     lines = []
     for number, row in enumerate(rows.to_dict("records")):
         for rung in ladder.measured(row):
-            if rung.falls:
-                tooltip = {"rung": rung.column, "percent": rung.percent}
-                lines.append(row | {"number": number} | tooltip)
-    rungs = DataFrame(lines)
-    words = text.within("rungs")
-    present = set(rungs["rung"])
-    names = {name: words(name) for name in RUNGS if name in present}
-    grid = style.panels(
-        figure, [""], curves.apart(rows, text), x=text("percent"), sharex=True, sharey=True
-    )
-    style.fit(figure, len(names))
-    rungs["name"] = rungs["rung"].map(names)
-    rungs["said"] = [share_in_words(share, text) for share in rungs["percent"]]
-    look: style.Look = {"order": list(names.values()), "words": "said", "fontsize": 11}
-    for (_, here), axes in zip(rungs.groupby("number"), grid.flat, strict=True):
-        kinds.bars(axes, here, "percent", "name", "percent", **look)
-        axes.set_xlim(0, max(118.0, 1.2 * rungs["percent"].max()))
-        axes.set_xticks([0, 50, 100])
-        axes.tick_params(axis="y", length=0)
+            if not rung.falls:
+                continue
+            line = {
+                "number": number,
+                "rung": rung.column,
+                "name": names(rung.column),
+                "percent": rung.percent,
+                "said": share_in_words(rung.percent, text),
+            }
+            lines.append(row | line)
+    return DataFrame(lines)

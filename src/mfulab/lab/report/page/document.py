@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import resources
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +60,12 @@ ON_A_MACHINE = (
 )
 MISSING = 12  # runs still to come that are named
 COMPARED = 200  # lines of a comparison; the file has all
+# Columns of environments that the page does not list.
+NO_FACTS = {
+    *("experiment", "run", "status", "machine", "process_s", "measured_s"),
+    *frames.LABELLED,
+    *frames.JUDGED,
+}
 FLAGS = (
     "verdict_flags",
     "window_source",
@@ -146,14 +151,17 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     worded = _with_reach(worded, tables)
     glyphs: dict[str, str] = {}
     sections = _sections(tables, drawn, text, problems, glyphs)
-    shown = list(chain.from_iterable(section["figures"] for section in sections))
+    shown = []
+    for section in sections:
+        shown += section["figures"]
     without = _without_both(tables)
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
-    held = set(chain.from_iterable(figure.pop("held") for figure in shown))
-    doubted_marks = trust.marks(tables, [figure.pop("marks") for figure in shown])
+    held = set[why.Held]()
+    for figure in shown:
+        held |= figure.pop("held")
+    marks = trust.marks(tables, [figure.pop("marks") for figure in shown])
     data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
-    inks = {f"{part}_ms": color for part, color in _inks().items()}
-    words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
+    words = _words(text)
     script = "\n".join(map(_file, SCRIPTS))
     excluded = _excluded(folder, text)
     content = _template().render(
@@ -168,7 +176,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         activates=_needs_environment(tables),
         comparison=_comparison(folder, text),
         sections=sections,
-        glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
+        glyphs=_defined(glyphs),
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
@@ -177,13 +185,34 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         policy=Markup(f"{POLICY} script-src {_hash(script)}; style-src-elem {STYLE_HASH}"),
         css=Markup(_file("report.css")),
         javascript=Markup(script),
-        **_runs_in_words(tables, problems, doubted_marks, text),
+        **_runs_in_words(tables, problems, marks, text),
         **_why(held, tables, without.empty, language),
         **_seminar(folder, text),
     )
     faces = fonts.faces(content + letters + payload.as_json(words))
-    style_hash = _hash(_file("report.css").replace(FONTS, faces, 1))
-    return content.replace(STYLE_HASH, style_hash, 1).replace(FONTS, faces, 1)
+    css = _file("report.css").replace(FONTS, faces, 1)
+    content = content.replace(STYLE_HASH, _hash(css), 1)
+    return content.replace(FONTS, faces, 1)
+
+
+def _words(text: Texts) -> Record:
+    """Texts and colours for the page's script."""
+    colors = {}
+    for part, color in _inks().items():
+        colors[f"{part}_ms"] = color
+    return {
+        "words": {key: text(key) for key in WORDS},
+        "groups": _groups(text),
+        "colors": colors,
+    }
+
+
+def _defined(glyphs: Mapping[str, str]) -> Markup:
+    """Outlines of letters, by their ids."""
+    paths = []
+    for name, outline in glyphs.items():
+        paths.append(f'<path id="{name}"{outline}/>')
+    return Markup("".join(paths))
 
 
 def _with_reach(worded: frames.Tables, judged: frames.Tables) -> frames.Tables:
@@ -199,21 +228,23 @@ def _with_reach(worded: frames.Tables, judged: frames.Tables) -> frames.Tables:
 
 def _hash(text: str) -> str:
     """Hash of a script or style sheet for the page's content security policy."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _template() -> Template:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    code = partial(CODE.sub, r"<code>\1</code>")
-    environment.filters |= {
-        "unbroken": _unbroken,
-        "breakable": _breakable,
-        "marked": lambda words: Markup(code(str(escape(words)))),
-    }
-    environment.policies["json.dumps_kwargs"] = {
-        "sort_keys": False
-    }  # the ladder and the budget keep their order
+    environment.filters["unbroken"] = _unbroken
+    environment.filters["breakable"] = _breakable
+    environment.filters["marked"] = _with_code
+    # the ladder and the budget keep their order
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     return environment.from_string(_file("report.html"))
+
+
+def _with_code(words: str) -> Markup:
+    """Marks words between backticks as code."""
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(words))))
 
 
 def _runs_in_words(
@@ -222,25 +253,29 @@ def _runs_in_words(
     """Texts on when runs were measured, how far to trust them, and faults of their files."""
     runs = _runs(tables)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
-    doubts, lines, again = trust.summary(tables, text.language, marks)
+    duty_words = ""
+    if duty:
+        duty_words = text("duty_cycle", duty=duty)
+    doubts = trust.summary(tables, text.language, marks)
+    again = doubts.again
     if again:
         again = in_language(again, text.language)
     urgent = []
-    if not len(runs) and not len(tables["traces"]):
+    upkeep = []
+    if runs.empty and tables["traces"].empty:
         urgent.append(text("no_rows"))
-    upkeep = list[str]()
     for problem in problems:
-        kept = upkeep if problem.of_recordings else urgent
-        kept.append(problem.in_words(text.language))
-    of_duty = ""
-    if duty:
-        of_duty = text("duty_cycle", duty=duty)
+        words = problem.in_words(text.language)
+        if problem.of_recordings:
+            upkeep.append(words)
+        else:
+            urgent.append(words)
     return {
         "provenance": style.provenance(frames.in_words(runs, text), text),
-        "duty_cycle": of_duty,
+        "duty_cycle": duty_words,
         "precision": trust.precision(tables, text.language),
         "rows_shown": _rows_shown(runs, text),
-        "doubts": {"says": doubts, "lines": lines, "again": again},
+        "doubts": {"says": doubts.headline, "lines": doubts.lines, "again": again},
         "problems": urgent,
         "upkeep": upkeep,
     }
@@ -259,15 +294,21 @@ def _why(held: set[why.Held], tables: frames.Tables, is_of_own: bool, language: 
     lowest = selection.first_run(charted)
     first = why.first(tables, lowest, held, language)
     section = why.section(tables, lowest, held, language)
-    return {"lanes": why.lanes(charted, language), "first": first, "why": section}
+    return {
+        "lanes": why.lanes(charted, language),
+        "first": first,
+        "why": section,
+    }
 
 
 def _seminar(folder: Path, text: Texts) -> Record:
-    rows = frames.texts(folder / "seminar.csv").to_dict("records")
-    return {
-        "seminar": [row | seminar_texts.in_words(row, text.language) for row in rows],
-        "wrong_in_seminar": sum(row["agrees"] != "True" for row in rows),
-    }
+    """Numbers of the seminar, each with its words, and how many of them disagree."""
+    lines = []
+    wrong = 0
+    for row in frames.texts(folder / "seminar.csv").to_dict("records"):
+        lines.append(row | seminar_texts.in_words(row, text.language))
+        wrong += row["agrees"] != "True"
+    return {"seminar": lines, "wrong_in_seminar": wrong}
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:
@@ -276,14 +317,16 @@ def _groups(text: Texts) -> dict[str, dict[str, str]]:
     parts = text.within("trace")
     phases = text.within("why")
     rungs = text.within("rungs")
+    of_traces = {key: parts(key) for key in ROOFLINE}
+    for kind, name in budget.KINDS.items():
+        of_traces[kind] = parts(name)
+    of_traces["rest"] = text("rest")
     return {
         "budget": {f"{part}_ms": parts(part) for part in budget.PARTS},
         "phases": {f"{name}_ms": phases(name) for name in why.PHASES},
         "times": {column: text.name("column", column) for column in TIMES},
         "ladder": {rung.column: rungs(rung.column) for rung in ladder.RUNGS},
-        "trace": {key: parts(key) for key in ROOFLINE}
-        | {kind: parts(name) for kind, name in budget.KINDS.items()}
-        | {"rest": text("rest")},
+        "trace": of_traces,
     }
 
 
@@ -300,13 +343,14 @@ def _inks() -> dict[str, str]:
 
 def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
     """Replaces the keys of verdicts, flags and notes in the tables by sentences in `language`."""
-    messages = tables["flops"]["message"].map(partial(verdicts.message, language=language))
-    counts = dict(zip(tables["flops"]["run"], messages, strict=True))
-    say: dict[str, Callable[[str], str]] = dict.fromkeys(
-        FLAGS, partial(verdicts.flags, language=language)
-    )
+    flags = partial(verdicts.flags, language=language)
+    message = partial(verdicts.message, language=language)
+    say: dict[str, Callable[[str], str]] = dict.fromkeys(FLAGS, flags)
     say["reasons"] = partial(verdicts.reasons, language=language)
-    say |= dict.fromkeys(SENTENCES, partial(verdicts.message, language=language))
+    say |= dict.fromkeys(SENTENCES, message)
+    counts = {}
+    for run, cell in zip(tables["flops"]["run"], tables["flops"]["message"], strict=True):
+        counts[run] = message(cell)
     shown = {}
     for name, table in tables.items():
         words = _sentences(table, say)
@@ -345,7 +389,11 @@ def _verdicts(
         if name in read:
             read = read.assign(**{name: read[name].where(of_operator)})
     # Each distinct row is said once.
-    alike = read.groupby(list(read), dropna=False, sort=False).ngroup()
+    alike = read.groupby(
+        list(read),
+        dropna=False,
+        sort=False,
+    ).ngroup()
     rows = []
     for row in read[~alike.duplicated()].to_dict("records"):
         rows.append(verdicts.columns(row, counts.get(row.get("flops_run")), language))
@@ -355,11 +403,8 @@ def _verdicts(
 
 
 def _file(name: str) -> str:
-    return (
-        resources.files("mfulab.lab.report.page")
-        .joinpath(f"templates/{name}")
-        .read_text(encoding="utf-8")
-    )
+    templates = resources.files("mfulab.lab.report.page").joinpath("templates")
+    return templates.joinpath(name).read_text(encoding="utf-8")
 
 
 def _runs(tables: frames.Tables) -> pd.DataFrame:
@@ -379,16 +424,18 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
 
 
 def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
-    measured = ", ".join(sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique())))
+    """Sentences on the experiments measured here, and on the number of recorded machines."""
+    own = runs.loc[~runs["recorded"], "experiment"]
+    experiments = ", ".join(sorted(filter(None, own.unique())))
     recorded = runs.loc[runs["recorded"], "hardware"].nunique()
-    says = []
-    if measured:
-        says = [text("shown_experiments", names=measured)]
+    sentences = []
+    if experiments:
+        sentences.append(text("shown_experiments", names=experiments))
     if recorded:
-        says.append(text("shown_recorded", count=recorded))
-    if measured:
-        says.append(text("shown_all"))
-    return " ".join(says)
+        sentences.append(text("shown_recorded", count=recorded))
+    if experiments:
+        sentences.append(text("shown_all"))
+    return " ".join(sentences)
 
 
 def _progress(folder: Path, text: Texts) -> Record:
@@ -403,7 +450,9 @@ def _progress(folder: Path, text: Texts) -> Record:
     for state, count in counts.items():
         if count or state == PROGRESS[0]:
             parts.append(text(f"progress_{state}", count=count))
-    listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
+    listed = []
+    for row in missing.head(MISSING).itertuples():
+        listed.append(f"{row.step} {short(row.run)}")
     if len(missing) > MISSING:
         listed.append(text("progress_more", count=len(missing) - MISSING))
     return {
@@ -419,15 +468,21 @@ def _unmeasured_counts(tables: frames.Tables, excluded: int, text: Texts) -> str
     `excluded` on purpose; empty if there are none."""
     shown = _own_if_any(tables)
     states = pd.concat([shown[name]["status"] for name in TABLES])
-    states = states[states != "ok"].value_counts()
-    counts = {text.name("status", str(state)): int(count) for state, count in states.items()}
+    counts = []
+    for state, count in states[states != "ok"].value_counts().items():
+        counts.append(
+            text(
+                "count_of",
+                count=int(count),
+                what=text.name("status", str(state)),
+            )
+        )
     notes = int((shown["profile"]["mfu_note"] != "").sum())
     if notes:
-        counts[text("suspicious")] = notes
-    told = [text("count_of", count=count, what=what) for what, count in counts.items()]
+        counts.append(text("count_of", count=notes, what=text("suspicious")))
     sentences = []
-    if told:
-        sentences = [text("unmeasured_counts", counts=", ".join(told))]
+    if counts:
+        sentences.append(text("unmeasured_counts", counts=", ".join(counts)))
     if excluded:
         sentences.append(text("excluded_count", count=excluded))
     return " ".join(sentences)
@@ -461,20 +516,31 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
                 lines.append(_of_runs(runs, f"{word}. {message}".strip(), text))
             more = sum(len(runs) for _, runs in alike[LISTED:])
             if more:
-                lines.append(text("more_unmeasured", count=more, status=word, table=name))
-    noted = shown["profile"][shown["profile"]["mfu_note"] != ""]
-    for note, runs in noted.groupby("mfu_note", sort=False)["run"]:
+                lines.append(
+                    text(
+                        "more_unmeasured",
+                        count=more,
+                        status=word,
+                        table=name,
+                    )
+                )
+    traces = tables["traces"]
+    lines += _with_notes(shown["profile"], "mfu_note", text)
+    lines += _with_notes(traces[~traces["recorded"]], "mfu_reason", text)
+    return lines
+
+
+def _with_notes(rows: pd.DataFrame, column: str, text: Texts) -> list[str]:
+    """A text for each distinct note in a column."""
+    noted = rows[rows[column] != ""]
+    lines = []
+    for note, runs in noted.groupby(column, sort=False)["run"]:
         lines.append(_of_runs(runs, str(note), text))
-    traces = tables["traces"][
-        (tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]
-    ]
-    return lines + [
-        _of_runs(runs, str(why), text)
-        for why, runs in traces.groupby("mfu_reason", sort=False)["run"]
-    ]
+    return lines
 
 
 def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
+    """A note on runs, of which the first is named."""
     example = runs.iloc[0]
     if len(runs) == 1:
         return f"{example}: {note}"
@@ -490,43 +556,57 @@ def _sections(
 ) -> list[Record]:
     """Returns the topics that have figures, in order. Appends failures to `problems`, and outlines
     of letters to `glyphs`."""
-    runs = _runs(tables)
-    measured = runs[~runs["recorded"]]
-    # A recorded machine's experiments are not to be measured here: its figures come from
-    # experiment=recorded.
-    experiments = list(filter(None, measured["experiment"].unique())) or ["recorded"] * (
-        len(runs) > 0
-    )
-    sections: dict[str, list[Record]] = {}
+    experiments = _experiments(tables)
     rows = figures.page_rows(tables)
-    # What is drawn already costs less than a process that has no core to itself.
-    map_all = in_processes if drawn is None or drawing_cores() >= figures.FEW_CORES else map
 
     def make(name: str) -> Record | str:
         try:
-            return _figure(name, rows[name], tables, drawn, text.within(name), experiments)
+            return _figure(
+                name,
+                rows[name],
+                tables,
+                drawn,
+                text.within(name),
+                experiments,
+            )
         except Exception as error:  # one figure never costs the page
             return figures.unmade(name, error, text.language)
 
-    for name, shown in zip(rows, map_all(make, list(rows)), strict=True):
-        if isinstance(shown, str):
-            problems.append(frames.Problem(shown))
-        elif shown:
-            try:
-                shown["svg"] = Markup(vector.inline(shown["svg"], name, glyphs))
-            except Exception as error:
-                problems.append(frames.Problem(figures.unmade(name, error, text.language)))
-                continue
-            sections.setdefault(figures.modules()[name].TOPIC, []).append(shown)
-    sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
-    topics = []
-    for topic in figures.TOPICS:
-        if topic in sections:
-            topics.append(topic)
-    return [
-        {"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]}
-        for topic in topics
-    ]
+    by_topic: dict[str, list[Record]] = {topic: [] for topic in figures.TOPICS}
+    # What is drawn already costs less than a process that has no core to itself.
+    if drawn is None or drawing_cores() >= figures.FEW_CORES:
+        made = in_processes(make, list(rows))
+    else:
+        made = list(map(make, rows))
+    for name, figure in zip(rows, made, strict=True):
+        if isinstance(figure, str):
+            problems.append(frames.Problem(figure))
+            continue
+        if not figure:
+            continue
+        try:
+            figure["svg"] = Markup(vector.inline(figure["svg"], name, glyphs))
+        except Exception as error:
+            problems.append(frames.Problem(figures.unmade(name, error, text.language)))
+            continue
+        by_topic[figures.modules()[name].TOPIC].append(figure)
+    sections = []
+    for topic, shown in by_topic.items():
+        if shown or topic == "why":  # which has cases even where no run has a headroom to draw
+            title = text(f"topic_{topic}")
+            sections.append({"topic": topic, "title": title, "figures": shown})
+    return sections
+
+
+def _experiments(tables: frames.Tables) -> list[str]:
+    """Experiments of the page's figures, for the commands that draw them anew. Those of recorded
+    machines are not to be measured here."""
+    runs = _runs(tables)
+    own = runs.loc[~runs["recorded"], "experiment"]
+    experiments = list(filter(None, own.unique()))
+    if not experiments and len(runs):
+        return ["recorded"]
+    return experiments
 
 
 def _figure(
@@ -596,14 +676,16 @@ def _headline(
     """The first sentence of the page: that of the first figure, or of a trace if only one was read.
     If every run failed, the first failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
-    if not measured and (failed := trust.failed(tables, text.language)):
-        return failed
-    if not (lacking := frames.with_machine(tables, without)).empty:
+    failure = trust.failed(tables, text.language)
+    if failure and not measured:
+        return failure
+    lacking = frames.with_machine(tables, without)
+    if len(lacking):
         best = lacking.sort_values("mfu_percent", ascending=False).iloc[0]
+        if best["mfu_percent"] == best["mfu_percent"]:
+            return text("no_utilization", best=best)
         note = verdicts.columns(best.to_dict(), None, text.language)["mfu_note"]
-        if pd.isna(best["mfu_percent"]):
-            return f"{best['machine']}: {note}."
-        return text("no_utilization", best=best)
+        return f"{best['machine']}: {note}."
     if shown and not _is_one_trace(tables):
         return shown[0]["finding"]
     return why.of_traces(tables, text)
@@ -640,13 +722,15 @@ def _without_both(tables: frames.Tables) -> pd.DataFrame:
 def _unbroken(words: str) -> str:
     """Binds each unit to its number, and Korean particles to the sign before them. Writes 1e-05 as
     1 × 10⁻⁵."""
-    words = PARTICLE.sub("\N{WORD JOINER}", UNIT.sub("\N{NO-BREAK SPACE}", words))
-    return POWER.sub(
-        lambda match: (
-            f"{match[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(match[2])).translate(RAISED)}"
-        ),
-        words,
-    )
+    words = UNIT.sub("\N{NO-BREAK SPACE}", words)
+    words = PARTICLE.sub("\N{WORD JOINER}", words)
+    return POWER.sub(_raised, words)
+
+
+def _raised(match: re.Match[str]) -> str:
+    """Writes a number with an exponent as a product with a power of ten."""
+    exponent = str(int(match[2])).translate(RAISED)
+    return f"{match[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{exponent}"
 
 
 def _breakable(words: str) -> Markup:
@@ -662,62 +746,63 @@ def _excluded(folder: Path, text: Texts) -> list[Record]:
 
 
 def _comparison(folder: Path, text: Texts) -> Record:
+    """Runs compared with an earlier sweep: counts, a line for each run with a ratio, and reasons of
+    the others. Empty without a comparison."""
     rows = compare.read(folder / "comparison.csv")
     if rows.empty:
         return {}
     numbers = ["old_s", "new_s", "ratio", "ratio_low", "ratio_high"]
     rows[numbers] = rows[numbers].apply(pd.to_numeric, errors="coerce")
-    counts = rows["verdict"].value_counts().items()
-    counted = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts)
-    lines = [
-        {
-            "run": row["run"],
-            "short": short(row["run"]),
-            "verdict": row["verdict"],
-            "word": text.name("compared", row["verdict"]),
-            "because": verdicts.message(row["because"], text.language),
-            "ratio": text.written(compare.change(row["ratio"])),
-            "bounds": text.written(_bounds(row)),
-            **{name: quantity(row[f"{name}_s"], "s") for name in ("old", "new")},
-        }
-        for _, row in rows[rows["ratio"] > 0].head(COMPARED).iterrows()
-    ]
-    others = rows.loc[rows["ratio"].isna(), "because"].value_counts()
-    without = [
-        text("incomparable", count=n, because=verdicts.message(str(why), text.language))
-        for why, n in others.items()
-    ]
-    folders = list(filter(None, rows[["old", "new"]].iloc[0]))
-    says = text("compared", count=len(rows), counts=counted)
-    return {"says": says, "folders": folders, "lines": lines, "others": without}
+    counts = []
+    for says, count in rows["verdict"].value_counts().items():
+        counts.append(f"{text.name('compared', str(says))} {count}")
+    lines = []
+    for _, row in rows[rows["ratio"] > 0].head(COMPARED).iterrows():
+        lines.append(_compared(row, text))
+    without = []
+    for why_not, count in rows.loc[rows["ratio"].isna(), "because"].value_counts().items():
+        because = verdicts.message(str(why_not), text.language)
+        without.append(text("incomparable", count=count, because=because))
+    return {
+        "says": text(
+            "compared",
+            count=len(rows),
+            counts=", ".join(counts),
+        ),
+        "folders": list(filter(None, rows[["old", "new"]].iloc[0])),
+        "lines": lines,
+        "others": without,
+    }
 
 
-def _bounds(row: pd.Series) -> str:
-    """Both ends of the interval of a run's change."""
-    ends = [row[name] for name in ("ratio_low", "ratio_high") if row[name] > 0]
-    return " … ".join(map(compare.change, ends))
+def _compared(row: pd.Series, text: Texts) -> Record:
+    """A line of the comparison: times before and after, their ratio, and its bounds."""
+    bounds = []
+    for end in ("ratio_low", "ratio_high"):
+        if row[end] > 0:
+            bounds.append(compare.change(row[end]))
+    return {
+        "run": row["run"],
+        "short": short(row["run"]),
+        "verdict": row["verdict"],
+        "word": text.name("compared", row["verdict"]),
+        "because": verdicts.message(row["because"], text.language),
+        "ratio": text.written(compare.change(row["ratio"])),
+        "bounds": text.written(" … ".join(bounds)),
+        "old": quantity(row["old_s"], "s"),
+        "new": quantity(row["new_s"], "s"),
+    }
 
 
 def _environment(tables: frames.Tables, text: Texts) -> Record:
-    rows = frames.with_machine(tables, tables["environment"]).drop_duplicates(
-        "machine", keep="last"
-    )
-    skipped = {
-        "experiment",
-        "run",
-        "status",
-        "machine",
-        *frames.LABELLED,
-        "process_s",
-        "measured_s",
-        *frames.JUDGED,
-    }
-    cells = {}
-    for name in rows:
-        if name not in skipped:
-            cells[name] = [_fact(name, value) for value in rows[name]]
+    """Facts on each machine, and the machines' names."""
+    rows = frames.with_machine(tables, tables["environment"])
+    rows = rows.drop_duplicates("machine", keep="last")
     facts = []
-    for name, values in cells.items():
+    for name in rows:
+        if name in NO_FACTS:
+            continue
+        values = [_fact(name, value) for value in rows[name]]
         if any(values):
             facts.append((name, values))
     return {"machines": list(frames.in_words(rows, text)["machine"]), "facts": facts}

@@ -31,6 +31,7 @@ WORDED = ("mode", "status")  # columns whose values the catalogues have words fo
 # Columns that tables hide at first and that the CSV of figures omits.
 BEHIND = set(chain.from_iterable(map(fields, TABLES))) - KEPT
 BEHIND.difference_update(*(measurement.shown.split() for measurement in TABLES.values()))
+HIDDEN = BEHIND | {"impossible", "doubts", REACH, frames.USUAL, "machine_name", "is_read"}  # in CSV
 
 
 def read(tables: frames.Tables, folder: Path, figures: Row, text: Texts) -> Iterator[str]:
@@ -40,16 +41,24 @@ def read(tables: frames.Tables, folder: Path, figures: Row, text: Texts) -> Iter
         details = read_json(folder / "details.json")
     except (FileNotFoundError, UnreadableError):
         details = {}
+    with_rows = [name for name in TABLES if len(tables[name])]
     yield '{"tables":{'
-    for index, name in enumerate(name for name in TABLES if len(tables[name])):
-        yield f'{"," * (index > 0)}"{name}":'
+    for name in with_rows:
+        if name != with_rows[0]:
+            yield ","
+        yield f'"{name}":'
         yield from compact(name, tables[name], text)
     yield "}," + as_json({"details": details, "figures": figures})[1:]
 
 
 def as_json(data: object) -> str:
     """The data as JSON."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(
+        data,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        allow_nan=False,
+    )
 
 
 def packed(pieces: Iterable[str]) -> tuple[str, str]:
@@ -68,33 +77,53 @@ def packed(pieces: Iterable[str]) -> tuple[str, str]:
 def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     """Yields the JSON of a table by column. Texts are stored as indices into a dictionary; empty
     columns are left out."""
-    measurement = TABLES[name]
     kinds = frames.kinds(name) | ADDED
     declared = fields(name)
-    main = ordered(measurement.shown.split())
+    main = ordered(TABLES[name].shown.split())
+    table = _with_settings(table, main)
+    others = [column for column in table.columns if column not in main]
     columns = list[Record]()
-    if "run" in table and (others := settings(table, main)).any():
-        table = table.assign(settings=others)
-        before = [index for index, column in enumerate(main) if column in ("hardware", "status")]
-        main.insert(min(before, default=1), SETTINGS)
     yield '{"values":['
-    for column in [*main, *(column for column in table.columns if column not in main)]:
+    for column in [*main, *others]:
         cells = table[column]
-        is_empty = (cells == "") if kinds[column] is str else cells.isna()
+        is_empty = cells.isna()
+        if kinds[column] is str:
+            is_empty = cells == ""
         if column not in main and is_empty.all():
             continue
-        encoded, more = _encoded(cells, kinds[column])
+        encoded, decoding = _encoded(cells, kinds[column])
         if columns:
             yield ","
         yield encoded
+        if column in WORDED:
+            words = {value: text.name(column, value) for value in decoding["dictionary"]}
+            decoding["words"] = words
         meaning = ""
         if column in declared:
-            meaning = description(measurement, declared[column])
-        named = {"name": column, "title": text.name("column", column), "description": meaning}
-        if column in WORDED:
-            more["words"] = {value: text.name(column, value) for value in more["dictionary"]}
-        columns.append({**named, "main": column in main, **more})
+            meaning = description(TABLES[name], declared[column])
+        columns.append(
+            {
+                "name": column,
+                "title": text.name("column", column),
+                "description": meaning,
+                "main": column in main,
+                **decoding,
+            }
+        )
     yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
+
+
+def _with_settings(table: pd.DataFrame, main: list[str]) -> pd.DataFrame:
+    """Adds the column SETTINGS if a row has any, and puts it before hardware and status in
+    `main`."""
+    if "run" not in table:
+        return table
+    found = settings(table, main)
+    if not found.any():
+        return table
+    places = [main.index(column) for column in ("hardware", "status") if column in main]
+    main.insert(min(places, default=1), SETTINGS)
+    return table.assign(settings=found)
 
 
 def ordered(main: list[str]) -> list[str]:
@@ -125,14 +154,26 @@ def _encoded(cells: pd.Series, kind: type) -> tuple[str, Record]:
 def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
     """For each row, the parts `key=value` of its run's name in which rows differ and that none of
     `columns` shows."""
-    modes = table.get("mode", pd.Series("", table.index))
     shown = (*(f"{key}=" for key in columns), "timing")
-    is_shown = cache(lambda part: "=" not in part or part.startswith(shown))
-    rows = [[part for part in run.split(",") if not is_shown(part)] for run in table["run"]]
-    counts = Counter(chain.from_iterable(rows))
+
+    @cache
+    def is_shown(part: str) -> bool:
+        return "=" not in part or part.startswith(shown)
+
+    rows = []
+    counts = Counter[str]()
+    for run in table["run"]:
+        parts = [part for part in run.split(",") if not is_shown(part)]
+        counts.update(parts)
+        rows.append(parts)
+    modes = table.get("mode", pd.Series("", table.index))
+    workloads = ("workload=" + modes).tolist()
     cells = []
-    for parts, mode in zip(rows, ("workload=" + modes).tolist(), strict=True):
-        differing = [part for part in parts if counts[part] != len(table) and part != mode]
+    for parts, plain_workload in zip(rows, workloads, strict=True):
+        differing = []
+        for part in parts:
+            if counts[part] != len(table) and part != plain_workload:
+                differing.append(part)
         cells.append(" ".join(differing))
     return pd.Series(cells, table.index, dtype="str")
 
@@ -140,11 +181,14 @@ def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
 def drawn(rows: pd.DataFrame) -> Record:
     """Returns the rows of a figure for its CSV, at most DRAWN, and the number of `all`. Columns
     hidden in tables are left out."""
-    hidden = BEHIND | {"impossible", "doubts", REACH, frames.USUAL, "machine_name", "is_read"}
-    shown = rows.head(DRAWN)[[name for name in rows if name not in hidden]]
+    shown = rows.head(DRAWN)
+    shown = shown[[name for name in rows if name not in HIDDEN]]
     shown = shown.dropna(axis=1, how="all")
-    shown = shown[[name for name in shown if not (shown[name].astype(str) == "").all()]]
-    cells = [list(map(plain, row)) for row in shown.astype(object).to_numpy()]
+    with_values = [name for name in shown if (shown[name].astype(str) != "").any()]
+    shown = shown[with_values]
+    cells = []
+    for row in shown.astype(object).to_numpy():
+        cells.append(list(map(plain, row)))
     return {"columns": list(shown), "rows": cells, "all": len(rows)}
 
 
@@ -152,8 +196,12 @@ def plain(value: object) -> object:
     """Converts a cell to a JSON value: whole numbers become int, missing and infinite ones None."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+    if value is pd.NA:
         return None
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None
+    if value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value

@@ -1,6 +1,7 @@
 """Section "Why" of the page: verdict, cost and remedy for each model and workload, then answers to
 common questions."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from mfulab.core.formats import FORMATS
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.core.parts import Record, Row, pick_all
+from mfulab.core.parts import Record, Row
 from mfulab.lab.planning.naming import MEASURE, in_language
 from mfulab.lab.report import claims, frames, selection, trust
 from mfulab.lab.report.drawing import curves, relative
@@ -45,6 +46,7 @@ CARDS_GB = tuple(int(gigabytes) for gigabytes, _ in memory_breakdown.CAPACITIES[
 USABLE = 0.9  # share of a card's memory, without context, workspaces and fragmentation
 WAITING = 5.0  # % of the time from which waiting for the loader matters
 MEASURABLE = ("bf16_yes", "bf16_no")  # answers with a number
+NAMED_RUNS = 4  # runs that an answer names
 GAIN = 1.05  # speedup from which another number format is worth its rounding
 # Keys that a remedy may sweep, of which two rows of the page show the gain.
 AXES = ("execution", "precision", "batch_size", "workload")
@@ -82,59 +84,88 @@ class Batch(NamedTuple):
     at_least: bool  # `fits` are measured batch sizes, as larger ones cannot be predicted
 
 
+class Sizes(NamedTuple):
+    """Measured batch sizes of a case, the smallest first, and what was measured at each."""
+
+    batch_size: np.ndarray
+    samples_per_s: np.ndarray
+    memory_bytes: np.ndarray
+    predicted_memory_bytes: np.ndarray
+    unsure: np.ndarray  # 1 if a row has doubts
+    low: np.ndarray  # ends of the interval of samples per second
+    high: np.ndarray
+
+
 def batches(rows: pd.DataFrame) -> Iterator[Batch]:
     """Yields for each case in profile rows the smallest batch size that reaches KNEE of the highest
     samples per second. Doubtful rows are left out if two others remain."""
     failed = rows[rows["status"] == OUT_OF_MEMORY]
     case_of_failed = [failed[name].map(str) for name in curves.KEYS]
-    too_large_sizes = failed["batch_size"].groupby(case_of_failed).agg(list).to_dict()
+    too_large = failed["batch_size"].groupby(case_of_failed).agg(list).to_dict()
     timed = _timed(rows)
     if timed.empty:
         return
+    for case, sizes in _by_case(timed):
+        name = tuple(map(str, case.values()))
+        yield _recommended(case, sizes, too_large.get(name, []))
+
+
+def _by_case(timed: pd.DataFrame) -> Iterator[tuple[Row, Sizes]]:
+    """Yields each case with its measured batch sizes."""
+    ends = claims.ends_of(timed, "samples_per_s")
+    measured = timed.reindex(columns=Sizes._fields).assign(low=ends["low"], high=ends["high"])
+    cells = measured.to_numpy(dtype=float)
     cases = timed[curves.KEYS].to_dict("records")
-    number = timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
-    columns = ["batch_size", "samples_per_s", "memory_bytes", "predicted_memory_bytes", "unsure"]
-    cells = timed.reindex(columns=columns).to_numpy(dtype=float)
-    sizes, speeds, peaks, counted, unsure = cells.T
-    lows, highs = claims.ends_of(timed, "samples_per_s").to_numpy().T
-    order = np.lexsort((sizes, number))
+    number = timed.groupby(
+        curves.KEYS,
+        dropna=False,
+        sort=False,
+    ).ngroup()
+    order = np.lexsort((measured["batch_size"], number))
     starts = np.flatnonzero(np.diff(number.iloc[order])) + 1
     for by_size in np.split(order, starts):
-        last = by_size[-1]
-        could, surely = knee(lows[by_size], highs[by_size])
-        case = tuple(map(str, cases[last].values()))
-        beyond = [size for size in too_large_sizes.get(case, ()) if size > sizes[last]]
-        predicted = _memory_by_size(sizes[by_size], peaks[by_size], counted[by_size])
-        too_large = None
-        if beyond:
-            too_large = int(min(beyond))
-        several = len(by_size) > 1
-        chosen_speed = speeds[by_size[surely]]
-        yield Batch(
-            case=cases[last],
-            batch_size=int(sizes[by_size[could]]) if several else None,
-            up_to=int(sizes[by_size[surely]]) if several else None,
-            is_open=several and (could, surely) == (0, len(by_size) - 1),
-            is_doubtful=bool(unsure[by_size].any()),
-            samples_per_s=chosen_speed,
-            share_percent=100 * chosen_speed / speeds[by_size].max(),
-            rising=several and by_size[could] == last and not beyond,
-            too_large=too_large,
-            fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
-            at_least=not bytes_a_sample(predicted),
-        )
+        yield cases[by_size[-1]], Sizes(*cells[by_size].T)
 
 
-def _memory_by_size(
-    sizes: np.ndarray, peaks: np.ndarray, counted: np.ndarray
-) -> list[tuple[float, float]]:
+def _recommended(case: Row, sizes: Sizes, failed: Sequence[float]) -> Batch:
+    """Recommends a batch size of a case. `failed` are those that ran out of memory."""
+    last = len(sizes.batch_size) - 1
+    could, surely = knee(sizes.low, sizes.high)
+    batch_size = None
+    up_to = None
+    if last > 0:
+        batch_size = int(sizes.batch_size[could])
+        up_to = int(sizes.batch_size[surely])
+    beyond = [size for size in failed if size > sizes.batch_size[last]]
+    too_large = None
+    if beyond:
+        too_large = int(min(beyond))
+    predicted = _memory_by_size(sizes)
+    speed = sizes.samples_per_s[surely]
+    return Batch(
+        case=case,
+        batch_size=batch_size,
+        up_to=up_to,
+        is_open=last > 0 and (could, surely) == (0, last),
+        is_doubtful=bool(sizes.unsure.any()),
+        samples_per_s=speed,
+        share_percent=100 * speed / sizes.samples_per_s.max(),
+        rising=last > 0 and could == last and not beyond,
+        too_large=too_large,
+        fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
+        at_least=not bytes_a_sample(predicted),
+    )
+
+
+def _memory_by_size(sizes: Sizes) -> list[tuple[float, float]]:
     """Batch sizes with their memory: the measured peaks if each size has one and they rise, else
     the counted memory. Peaks of some sizes count where nothing was counted."""
-    measured = _known(sizes, peaks)
-    rise = len(sizes) == 1 or bytes_a_sample(measured)
-    if len(measured) == len(sizes) and rise:
+    measured = _known(sizes.batch_size, sizes.memory_bytes)
+    is_alone = len(sizes.batch_size) == 1
+    is_complete = len(measured) == len(sizes.batch_size)
+    if is_complete and (is_alone or bytes_a_sample(measured)):
         return measured
-    return _known(sizes, counted) or measured
+    return _known(sizes.batch_size, sizes.predicted_memory_bytes) or measured
 
 
 def _known(sizes: np.ndarray, memory: np.ndarray) -> list[tuple[float, float]]:
@@ -207,12 +238,19 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
         reach = pairs[trust.REACH]
     low = pairs["speedup_low"] / reach
     high = pairs["speedup_high"] * reach
-    once = ~pairs["has_interval"]  # measured by a single process
-    worth = pd.Series("bf16_unclear", index=pairs.index).mask(once, "bf16_once")
+    # Later reasons replace earlier ones.
+    worth = pd.Series("bf16_unclear", index=pairs.index)
+    worth = worth.mask(~pairs["has_interval"], "bf16_once")
     worth = worth.mask(reach > 1, "bf16_doubtful")
-    worth = worth.mask(low >= GAIN, "bf16_yes").mask(high < GAIN, "bf16_no")
-    worth = worth.where(frames.comparable(pairs) & frames.comparable(pairs, "_base"), "bf16_faults")
+    worth = worth.mask(low >= GAIN, "bf16_yes")
+    worth = worth.mask(high < GAIN, "bf16_no")
+    worth = worth.where(_comparable(pairs), "bf16_faults")
     return pairs.assign(worth=worth, emulated=frames.emulated(pairs))
+
+
+def _comparable(pairs: pd.DataFrame) -> pd.Series:
+    """True for pairs whose two runs may be ranked."""
+    return frames.comparable(pairs) & frames.comparable(pairs, "_base")
 
 
 def section(
@@ -232,24 +270,37 @@ def section(
         is_same = (shown[CASE] == first_case[CASE].iloc[0]).all(axis=1)
         shown = pd.concat([first_case, shown[~is_same]])
     drawn = shown.head(SHOWN + MORE)
+    not_shown = len(measured[CASE].drop_duplicates()) - len(drawn)
+    sentences = [*_most_frequent(drawn, not_shown, text), *of_jobs(tables, language)]
     beside = Beside(measured, tables["ceilings"])
     cases = [_case(row, beside, held, text) for row in drawn.to_dict("records")]
-    causes = drawn[CAUSE].value_counts()
-    verdict = text.name("cause", causes.index[0])
-    sentences = [text("says", verdict=verdict, count=int(causes.iloc[0]), total=len(cases))]
-    not_shown = len(measured[CASE].drop_duplicates()) - len(drawn)
-    if not_shown:
-        sentences.append(text("cases_in_rows", count=not_shown))
-    sentences += of_jobs(tables, language)
     answers = []
     if not rows["is_read"].all():  # traces cannot answer these
-        answers = _answers(rows, frames.in_words(input_figure.rows(tables), text), text)
+        loaders = frames.in_words(input_figure.rows(tables), text)
+        answers = _answers(rows, loaders, text)
     return {
         "says": " ".join(sentences),
         "cases": cases[:SHOWN],
         "rest": cases[SHOWN:],
         "answers": answers,
     }
+
+
+def _most_frequent(drawn: pd.DataFrame, not_shown: int, text: Texts) -> list[str]:
+    """Sentences on the most frequent cause, and on the number of cases that are not shown."""
+    counts = drawn[CAUSE].value_counts()
+    verdict = text.name("cause", counts.index[0])
+    sentences = [
+        text(
+            "says",
+            verdict=verdict,
+            count=int(counts.iloc[0]),
+            total=len(drawn),
+        )
+    ]
+    if not_shown:
+        sentences.append(text("cases_in_rows", count=not_shown))
+    return sentences
 
 
 def _steps(tables: frames.Tables, text: Texts) -> pd.DataFrame:
@@ -299,29 +350,34 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
     """Lines of the page's first figure as data, by machine, for screens too narrow for the
     drawing."""
     text = Texts(language, "mfu_versus_utilization")
-    by_machine: dict[str, list[Record]] = {}
     rows = rows.assign(doubtful=trust.doubtful)
     shown = mfu_versus_utilization.shown(frames.in_words(rows, text), text)
     # one name for a colour, as the machines share a legend
     is_cpu = mfu_versus_utilization.are_of_cpus(shown)
+    by_machine: dict[str, list[Record]] = {}
     for row in shown.to_dict("records"):
-        mfu = row["mfu_percent"]
-        busy = row["utilization_percent"]
-        ends = sorted(min(100.0, end) for end in (mfu, busy))
-        cause = mfu_versus_utilization.name_of(row["cause"], is_cpu, text)
-        labels = {
-            "mfu": mfu_versus_utilization.share(mfu, text),
-            "busy": text("share_of", share=busy),
-            "cause": cause,
-        }
-        position = {
-            "left": f"{ends[0]:.2f}",
-            "width": f"{ends[1] - ends[0]:.2f}",
-            "dot": f"{min(100.0, mfu):.2f}",
-        }
-        looks = pick_all(row, ("name", "color", "doubtful"))
-        by_machine.setdefault(row["machine"], []).append(looks | labels | position)
+        line = _lane(row, is_cpu, text)
+        by_machine.setdefault(row["machine"], []).append(line)
     return by_machine
+
+
+def _lane(row: Row, is_cpu: bool, text: Texts) -> Record:
+    """A line of the first figure: look, labels, and position in percent of the width. `is_cpu` is
+    true if all lines are of CPUs."""
+    mfu = row["mfu_percent"]
+    busy = row["utilization_percent"]
+    left, right = sorted([min(100.0, mfu), min(100.0, busy)])
+    return {
+        "name": row["name"],
+        "color": row["color"],
+        "doubtful": row["doubtful"],
+        "mfu": mfu_versus_utilization.share(mfu, text),
+        "busy": text("share_of", share=busy),
+        "cause": mfu_versus_utilization.name_of(row["cause"], is_cpu, text),
+        "left": f"{left:.2f}",
+        "width": f"{right - left:.2f}",
+        "dot": f"{min(100.0, mfu):.2f}",
+    }
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
@@ -329,11 +385,13 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
     then rows without doubt are preferred. Steps without matmuls, recorded traces and synthetic
     loads are left out if others remain."""
     is_variant = (rows["workload"] != rows["mode"]) | frames.pruned(rows)
-    added = {"is_variant": is_variant, "unsure": trust.unsure(rows)}
-    ordered = rows.assign(**added).sort_values(
-        [*added, "samples_per_s"], ascending=[True, True, False], na_position="last"
+    ordered = rows.assign(is_variant=is_variant, unsure=trust.unsure(rows))
+    ordered = ordered.sort_values(
+        ["is_variant", "unsure", "samples_per_s"],
+        ascending=[True, True, False],
+        na_position="last",
     )
-    fastest = ordered.drop_duplicates(CASE).drop(columns=[*added])
+    fastest = ordered.drop_duplicates(CASE).drop(columns=["is_variant", "unsure"])
     fastest = frames.preferred(fastest, fastest["mfu_percent"] != 0)
     fastest = selection.pick(fastest, "recorded_trace", "synthetic")
     return fastest.sort_values("mfu_percent", na_position="last")
@@ -374,7 +432,7 @@ def _case(row: Row, beside: Beside, held: set[Held], text: Texts) -> Record:
 def _holds(figure: str, row: Row, held: set[Held]) -> bool:
     """True if a figure of the page has rows of a run's machine and mode."""
     machine = row["machine"]
-    return not held.isdisjoint({Held(figure, machine, row["mode"]), Held(figure, machine, "")})
+    return Held(figure, machine, row["mode"]) in held or Held(figure, machine, "") in held
 
 
 def _advice(row: Row, steps: pd.DataFrame, is_read: bool, text: Texts) -> str:
@@ -392,30 +450,46 @@ def _advice(row: Row, steps: pd.DataFrame, is_read: bool, text: Texts) -> str:
 def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
     """Sentence on the best of the runs that differ from `row` only in what its command sweeps;
     empty if there are none without doubt."""
-    axis, values = three_lines.tried_axis(row)
+    axis, tried = three_lines.tried_axis(row)
     if axis not in AXES:
         return ""
-    own = row[axis]
-    if axis == "execution" and own != three_lines.EAGER:  # the command sweeps eager anew
+    if axis == "execution" and row[axis] != three_lines.EAGER:  # the command sweeps eager anew
         return ""
-    wanted = [number(value) if axis == "batch_size" else value for value in values]
-    is_alike = steps[axis].isin([own, *wanted])
-    for key in relative.KEYS:
-        if key != axis:
-            is_alike &= steps[key].isna() if pd.isna(row[key]) else steps[key].eq(row[key])
+    wanted: list[object] = [row[axis], *tried]
+    if axis == "batch_size":
+        wanted = [row[axis], *map(number, tried)]
+    is_alike = steps[axis].isin(wanted)
+    is_alike &= _are_alike(steps, row, axis)
     if is_alike.sum() < 2:
         return ""
-    pairs = relative.against(steps[is_alike], axis, own)
-    pairs = pairs[frames.comparable(pairs) & frames.comparable(pairs, "_base")]
+    pairs = relative.against(steps[is_alike], axis, row[axis])
+    pairs = pairs[_comparable(pairs)]
     if trust.REACH in pairs:
         pairs = pairs[pairs[trust.REACH] == 1]
     if pairs.empty:
         return ""
-    best = pairs.loc[pairs["speedup"].idxmax()]
+    best = frames.highest(pairs, "speedup")
+    setting = _setting(axis, best[axis], text)
     if best["speedup_low"] <= 1 <= best["speedup_high"]:
-        return text("gain_unsure", setting=_setting(axis, best[axis], text))
-    gained = relative.times(best["speedup"], text)
-    return text("gain", setting=_setting(axis, best[axis], text), gained=gained)
+        return text("gain_unsure", setting=setting)
+    return text(
+        "gain",
+        setting=setting,
+        gained=relative.times(best["speedup"], text),
+    )
+
+
+def _are_alike(steps: pd.DataFrame, row: Row, axis: str) -> pd.Series:
+    """True for steps that equal `row` in all settings but `axis`."""
+    is_alike = pd.Series(True, steps.index)
+    for key in relative.KEYS:
+        if key == axis:
+            continue
+        if pd.isna(row[key]):
+            is_alike &= steps[key].isna()
+        else:
+            is_alike &= steps[key] == row[key]
+    return is_alike
 
 
 def _setting(axis: str, value: str | float, text: Texts) -> str:
@@ -473,7 +547,13 @@ def _drawn(row: Row, budget: Mapping[str, account.Loss], text: Texts) -> list[di
         share = text("share_of", share=cost.points)
         says = f"{verdicts.part_of_step(part, is_cpu, text)}: {significant(cost.ms)} ms, {share}"
         width = f"{max(0.0, cost.points):.2f}"
-        drawn.append({"width": width, "color": headroom.COLORS[part], "says": says})
+        drawn.append(
+            {
+                "width": width,
+                "color": headroom.COLORS[part],
+                "says": says,
+            }
+        )
     return drawn
 
 
@@ -493,36 +573,39 @@ def _command(cause: str, config: str, language: str) -> str:
 
 def _where(row: Row, text: Texts) -> list[str]:
     """Settings, time, MFU and machine of a run, in words."""
+    words = []
     batch = row["batch_size"]
-    share = row["mfu_percent"]
-    setting = []
     if batch == batch:
-        setting = [text("batch", batch_size=int(batch))]
+        words.append(text("batch", batch_size=int(batch)))
     if row["precision"]:
-        setting.append(text.name("precision", row["precision"]))
-    setting += [*curves.variant(row, text), text("step", time=quantity(row["time_s"], "s"))]
-    mfu = text("no_mfu")
+        words.append(text.name("precision", row["precision"]))
+    words += curves.variant(row, text)
+    words.append(text("step", time=quantity(row["time_s"], "s")))
+    share = row["mfu_percent"]
     if share == share:
-        mfu = text("mfu", share=three_lines.at_least(row, percent(share)))
-    doubt = []
+        words.append(text("mfu", share=three_lines.at_least(row, percent(share))))
+    else:
+        words.append(text("no_mfu"))
+    words.append(row["machine"])
     if row.get(trust.DOUBTS):
-        doubt = [text("doubtful")]
-    return [*setting, mfu, row["machine"], *doubt]
+        words.append(text("doubtful"))
+    return words
 
 
 def _phases(row: Row, text: Texts) -> str:
     """Sentence on the shares of a step's phases; empty if fewer than two are known."""
     times = {}
     for name in PHASES:
-        time = row.get(f"{name}_ms")
-        if time is not None and time == time:
+        time = number(row.get(f"{name}_ms"))
+        if time is not None:
             times[name] = time
     total = sum(times.values())
     if len(times) < 2 or not total:
         return ""
     parts = []
     for name, time in times.items():
-        parts.append(f"{text(name)} {text('share_of', share=100 * time / total)}")
+        share_of = text("share_of", share=100 * time / total)
+        parts.append(f"{text(name)} {share_of}")
     sentence = text("phases", parts=", ".join(parts))
     share = number(row.get("phases_percent"))
     if share is None or abs(share - 100) <= OFF:
@@ -533,11 +616,13 @@ def _phases(row: Row, text: Texts) -> str:
 def _allocator(row: Row, text: Texts) -> list[str]:
     """Sentences on the step's time in the allocator's default state, and with memory kept, if they
     differ from the measured time."""
-    names = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults")
+    default_s = number(row.get("default_state_time_s"))
+    faults = number(row.get("default_state_page_faults"))
+    kept_s = number(row.get("kept_memory_time_s"))
     sentences = []
-    before, kept_s, faults = (number(row.get(name)) for name in names)
-    if before and faults and before >= SLOWER * row["time_s"]:
-        sentences.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
+    if default_s and faults and default_s >= SLOWER * row["time_s"]:
+        time = quantity(default_s, "s")
+        sentences.append(text("default_state", time=time, faults=f"{faults:,.0f}"))
     if kept_s and row["time_s"] >= SLOWER * kept_s:
         sentences.append(text("kept_memory", time=quantity(kept_s, "s")))
     return sentences
@@ -599,21 +684,24 @@ def _fit(fit: int | None, at_least: bool, text: Texts) -> str:
 
 def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     """Cells of a line in the table of batch sizes."""
+    case = batch.case
     size = _size(batch, text)
     if batch.too_large is not None:
         size += f" ({batch.too_large}: {text.name('status', OUT_OF_MEMORY)})"
-    fits = [_fit(fit, batch.at_least, text) for fit in batch.fits]
-    speed = [significant(batch.samples_per_s), text("share_of", share=batch.share_percent)]
+    speed = significant(batch.samples_per_s)
+    share = text("share_of", share=batch.share_percent)
     if batch.is_open:
-        speed = ["–", "–"]
-    elif batch.batch_size is None:
-        speed[1] = "–"
-    case = batch.case
-    named = [
+        speed = "–"
+    if batch.is_open or batch.batch_size is None:
+        share = "–"
+    return [
         _with_setting(case["model"], _distinguishing(case, cases, text)),
         *(text.name(key, case[key]) for key in curves.TOLD),
+        size,
+        speed,
+        share,
+        *(_fit(fit, batch.at_least, text) for fit in batch.fits),
     ]
-    return [*named, size, *speed, *fits]
 
 
 def _size(batch: Batch, text: Texts) -> str:
@@ -655,23 +743,27 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
     swept = [batch for batch in recommended if batch.batch_size is not None]
     if not swept:
         return text("batch_single")
-    counts = {
-        "batch_range": sum(
-            batch.batch_size != batch.up_to and not batch.is_open for batch in swept
-        ),
-        "batch_every": sum(batch.is_open for batch in swept),
-        "batch_rising": sum(batch.rising for batch in swept),
-        "batch_lost": sum(batch.too_large is not None for batch in swept),
-        "batch_doubtful": sum(batch.is_doubtful for batch in swept),
-    }
-    more = []
-    for key, count in counts.items():
-        if count:
-            more.append(text(key, count=count, total=len(swept)))
     sentences = [text("batch_says", share=percent(100 * KNEE))]
     if len(swept) < len(recommended):
-        sentences.append(text("batch_several", swept=len(swept), total=len(recommended)))
-    return " ".join([*sentences, *more])
+        sentences.append(
+            text(
+                "batch_several",
+                swept=len(swept),
+                total=len(recommended),
+            )
+        )
+    counts = Counter[str]()
+    for batch in swept:
+        is_range = batch.batch_size != batch.up_to
+        counts["batch_range"] += is_range and not batch.is_open
+        counts["batch_every"] += batch.is_open
+        counts["batch_rising"] += batch.rising
+        counts["batch_lost"] += batch.too_large is not None
+        counts["batch_doubtful"] += batch.is_doubtful
+    for key, count in counts.items():
+        if count:
+            sentences.append(text(key, count=count, total=len(swept)))
+    return " ".join(sentences)
 
 
 def _fits_says(recommended: list[Batch], text: Texts) -> str:
@@ -684,7 +776,14 @@ def _fits_says(recommended: list[Batch], text: Texts) -> str:
         return text("fits_unknown")
     card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
     count = sum(bool(batch.fits[0]) for batch in with_fits)
-    sentences = [text("fits_says", count=count, total=len(with_fits), **card)]
+    sentences = [
+        text(
+            "fits_says",
+            count=count,
+            total=len(with_fits),
+            **card,
+        )
+    ]
     without = len(recommended) - len(with_fits)
     if without:
         sentences.append(text("fits_without", without=without, all=len(recommended)))
@@ -692,7 +791,14 @@ def _fits_says(recommended: list[Batch], text: Texts) -> str:
     if never:
         model = never[0]["model"]
         mode = text.name("mode", never[0]["mode"])
-        sentences.append(text("fits_never", model=model, mode=mode, count=len(never)))
+        sentences.append(
+            text(
+                "fits_never",
+                model=model,
+                mode=mode,
+                count=len(never),
+            )
+        )
     return " ".join(sentences)
 
 
@@ -703,28 +809,34 @@ def _loader_says(fed: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> str:
         return text("loader_unknown")
     doubtful = fed[trust.unsure(fed)]
     fed = frames.preferred(fed, ~trust.unsure(fed))
-    ends = claims.ends_of(fed, "input_wait_percent")
-    waiting = fed[ends["low"] >= WAITING]
-    could_wait = fed[ends["high"] >= WAITING]
-    counts: Record = {"total": len(fed), "limit": f"{WAITING:g}"}
-    if len(waiting):
-        longest = waiting.loc[waiting["input_wait_percent"].idxmax()]
-        sentences = [text("loader_yes", count=len(waiting), row=longest, **counts)]
-    elif len(could_wait):
-        sentences = [text("loader_unclear", count=len(could_wait), **counts)]
-    else:
-        sentences = [text("loader_no", **counts)]
+    sentences = [_waits(fed, text)]
+    longest_doubtful = doubtful["input_wait_percent"].max()
     if trust.unsure(fed).all():
         sentences.append(text("loader_doubtful"))
-    elif doubtful["input_wait_percent"].max() >= WAITING:
-        longest_wait = doubtful["input_wait_percent"].max()
-        sentences.append(text("loader_left_out", count=len(doubtful), longest=longest_wait))
+    elif longest_doubtful >= WAITING:
+        sentences.append(text("loader_left_out", count=len(doubtful), longest=longest_doubtful))
     loaders = frames.own_or_recorded(loaders)
     if len(loaders):
         loaders = loaders[loaders["apart"] & ~trust.unsure(loaders)]
-    if len(loaders) and loaders["kept"].min() < 100 - WAITING:
-        sentences.append(text("loader_costs", row=loaders.loc[loaders["kept"].idxmin()]))
+    if len(loaders):
+        slowest = frames.lowest(loaders, "kept")
+        if slowest["kept"] < 100 - WAITING:
+            sentences.append(text("loader_costs", row=slowest))
     return " ".join(sentences)
+
+
+def _waits(fed: pd.DataFrame, text: Texts) -> str:
+    """Sentence on how many steps wait for their loader."""
+    ends = claims.ends_of(fed, "input_wait_percent")
+    waiting = fed[ends["low"] >= WAITING]
+    could_wait = fed[ends["high"] >= WAITING]
+    shared: Record = {"total": len(fed), "limit": f"{WAITING:g}"}
+    if len(waiting):
+        longest = frames.highest(waiting, "input_wait_percent")
+        return text("loader_yes", count=len(waiting), row=longest, **shared)
+    if len(could_wait):
+        return text("loader_unclear", count=len(could_wait), **shared)
+    return text("loader_no", **shared)
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
@@ -734,27 +846,37 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
         return text("bf16_unknown")
     pairs = pairs.assign(is_load=selection.is_synthetic(pairs))
     sentences = []
+    if pairs["emulated"].any():
+        sentences.append(_emulated_says(pairs[pairs["emulated"]], text))
     for worth in WORTH:
         here = pairs[pairs["worth"] == worth]
         here = here.sort_values(["is_load", "speedup"], ascending=[True, False])
-        runs = []
-        for row in here.head(4).to_dict("records"):
-            setting = []
-            if row["precision"] != "bf16":
-                setting = [text.name("precision", row["precision"])]
-            setting += _distinguishing(row, pairs, text)
-            run = _with_setting(f"{row['model']} {text.name('mode', row['mode'])}", setting)
-            values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
-            key = "bf16_run" if worth in MEASURABLE else "bf16_run_alone"
-            runs.append(text(key, run=run, **values))
-        more = ""
-        if len(here) > 4:
-            more = text("and_more", count=len(here) - 4)
-        if runs:
-            sentences.append(text(worth, runs="; ".join(runs) + more))
-    if pairs["emulated"].any():
-        sentences.insert(0, _emulated_says(pairs[pairs["emulated"]], text))
+        if here.empty:
+            continue
+        named = here.head(NAMED_RUNS).to_dict("records")
+        runs = "; ".join(_bf16_run(row, pairs, text) for row in named)
+        if len(here) > NAMED_RUNS:
+            runs += text("and_more", count=len(here) - NAMED_RUNS)
+        sentences.append(text(worth, runs=runs))
     return "\n".join(sentences)
+
+
+def _bf16_run(row: Row, pairs: pd.DataFrame, text: Texts) -> str:
+    """Name of a run in bf16, with its speedup if that is measurable."""
+    setting = []
+    if row["precision"] != "bf16":
+        setting.append(text.name("precision", row["precision"]))
+    setting += _distinguishing(row, pairs, text)
+    name = f"{row['model']} {text.name('mode', row['mode'])}"
+    key = "bf16_run_alone"
+    if row["worth"] in MEASURABLE:
+        key = "bf16_run"
+    return text(
+        key,
+        run=_with_setting(name, setting),
+        batch_size=int(row["batch_size"]),
+        speedup=significant(row["speedup"]),
+    )
 
 
 def _emulated_says(pairs: pd.DataFrame, text: Texts) -> str:
