@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("hardware")
     parser.add_argument("commit")
-    parser.add_argument("--proven", nargs="*", default=[], choices=foundations.PARTS)
+    parser.add_argument("--proven", nargs="*", default=[], choices=foundations.PARTS_OF_CODE)
     options = parser.parse_args(arguments)
     path = folder_of(Path("results"), options.hardware) / ABOUT
     recording = read_json(path)
