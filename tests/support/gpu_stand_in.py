@@ -620,12 +620,13 @@ CLOCKED = (
     "lab/planning/workflow",
     "cli/refine",
 )
-# A run's third process asks for the third card first. Else which cards share a run would depend on how
+# A run's third process waits for the third card. Else which cards share a run would depend on how
 # fast this host starts processes.
 SHARED_OUT = r"""\1
-    number = config_path.partition("replicate=")[2].split("/")[0].split(",")[0]
-    first = int(number or 1) - 1
-    candidates = candidates[first:] + candidates[:first]"""
+    if count == 1 and candidates:
+        number = config_path.partition("replicate=")[2].split("/")[0].split(",")[0]
+        card = (int(number or 1) - 1) % len(candidates)
+        candidates = [candidates[card]]"""
 # Edits of a copy of the project, as (file, pattern, replacement): use the clock and the emulated
 # device's number of cores, and share runs out over its cards.
 EDITS = (

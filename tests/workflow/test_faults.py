@@ -28,9 +28,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.processes import is_running, until
+from support.said import numbers, parts
 from support.slow import few
 from support.workflow_copy import copy_workflow, fake_steps
 
+from mfulab.core.files import read_csv
 from mfulab.lab.runtime.client import SOCKET
 
 pytestmark = [
@@ -408,9 +410,10 @@ def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: s
     finish(tree, target="results/tables/flops.csv", overrides="report.rows=all")
     assert_complete(tree)
     assert sum(measured(tree).values()) <= RUNS + 2
-    problems = (results / "tables/problems.csv").read_text()
-    assert "other.json" in problems
-    assert "remove the file" in problems
+    problems = read_csv(results / "tables/problems.csv")
+    told = [problem["said"] for problem in problems if "other.json" in problem["said"]]
+    assert [next(parts(said)).key for said in told] == ["experiment_not_shown"]
+    assert numbers(told[0], "no_utf8_text") == {"byte": 0}
 
 
 @pytest.mark.parametrize(
