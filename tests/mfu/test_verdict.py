@@ -249,6 +249,23 @@ def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
         assert "took 40 % of its time" in said(kept.reason)
 
 
+@pytest.mark.parametrize(
+    ("fault_s", "kept_s", "cause"),
+    [
+        (1.2e-6, 0.04, "page_faults"),  # 60 of 100 ms
+        (0.4e-6, 0.04, "busy_not_useful"),  # 20 of 100 ms
+        (1.2e-6, 0.11, "busy_not_useful"),  # the step takes as long without them
+        (None, 0.04, "busy_not_useful"),
+    ],
+)
+def test_page_faults_are_the_cause_without_a_trace_too(fault_s, kept_s, cause):
+    row = busy(99.0, mfu_percent=7.0, time_s=0.1, page_faults_per_s=5e5)
+    verdict = judge({**row, "page_fault_s": fault_s, "kept_memory_time_s": kept_s})
+    assert verdict.cause == cause
+    if cause == "page_faults":
+        assert verdict.reason.numbers == pytest.approx({"share": 60, "faults": 50_000, "kept": 40})
+
+
 def test_shares_of_a_trace_that_slowed_the_step_leave_room_for_mfu():
     """A bf16 product of 146 µs whose traced steps took 8 times as long: 24 % in matmuls at an MFU
     of 52 %."""

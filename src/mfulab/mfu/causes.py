@@ -590,7 +590,9 @@ def _of_shares(facts: StepFacts, shares: Shares) -> Lost:
             busy = 100.0
         share = first_known(shares.mfu_measured_percent, shares.mfu_percent) or 0.0
         idle = max(0.0, 100 - busy - copied)
-        others = {"busy": busy - sent - share}
+        left = busy - sent - share
+        faults = min(facts.page_faults_percent or 0.0, max(0.0, left))
+        others = {"page_faults": faults, "busy": left - faults}
     waited = min(waited, idle)
     return {
         "input_wait": waited,
