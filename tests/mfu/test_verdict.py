@@ -266,18 +266,20 @@ def test_page_faults_are_the_cause_without_a_trace_too(fault_s, kept_s, cause):
         assert verdict.reason.numbers == pytest.approx({"share": 60, "faults": 50_000, "kept": 40})
 
 
-def test_shares_of_a_trace_that_slowed_the_step_leave_room_for_mfu():
+def test_shares_of_a_trace_are_told_as_measured():
     """A bf16 product of 146 µs whose traced steps took 8 times as long: 24 % in matmuls at an MFU
     of 52 %."""
     row = reaching(52.0, utilization_percent=99.0, time_s=146e-6)
     row |= {"matmul_percent": 24.0, "other_operators_percent": 19.0}
-    text = said(judge(row).reason)
-    assert "36 % of the step is spent outside" in text
-    assert "matmuls take 52 % and run at 100 %" in text
-    row |= {"matmul_percent": 60.0, "other_operators_percent": 5.0, "uncounted_percent": 50.0}
-    text = said(judge(row).reason)
-    assert "35 % of the step is spent outside" in text
-    assert "matmuls take 60 % and run at 100 %" in text, "half of the matmuls' time has no FLOPs"
+    told = judge(row).reason.numbers
+    assert (told["matmuls"], told["others"], told["outside"]) == (24, 19, 57)
+    assert told["speed"] == pytest.approx(100 * 52 / 24)
+    assert told["beaten"]
+    row |= {"matmul_percent": 60.0, "other_operators_percent": 5.0, "uncounted_percent": 10.0}
+    told = judge(row).reason.numbers
+    assert (told["matmuls"], told["outside"]) == (60, 35)
+    assert told["speed"] == pytest.approx(100 * 52 / 54), "a tenth of their time has no FLOPs"
+    assert not told["beaten"]
 
 
 def test_matmuls_are_a_rung_if_no_sm_is_seen():

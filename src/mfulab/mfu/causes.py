@@ -100,6 +100,7 @@ class Operators:
     outside: float  # in no operator
     speed: float  # MFU of the matmuls alone
     measured: int  # 1 if that MFU is of the measured ceiling, else 0
+    beaten: int  # 1 if it is above 100 %, else 0
 
     @property
     def numbers(self) -> Numbers:
@@ -108,24 +109,24 @@ class Operators:
 
 
 def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
-    """Shares of the step by its operators; None without a trace of them, or without MFU."""
+    """Shares of the step by its operators, as traced; None without a trace of them, or without
+    MFU."""
     matmuls = facts.traced.matmul_percent
     others = facts.traced.other_operators_percent
     mfu = first_known(shares.mfu_measured_percent, shares.mfu_percent)
     if not matmuls or others is None or mfu is None:
         return None
     counted = matmuls * (1 - (facts.traced.uncounted_percent or 0) / 100)
-    if counted < mfu <= 100 and matmuls < 100:  # the trace slowed everything but matmuls
-        stretched = max(matmuls, mfu)
-        others = others * (100 - stretched) / (100 - matmuls)
-        matmuls = stretched
-        counted = mfu
+    if not counted:
+        return None
+    speed = 100 * mfu / counted
     return Operators(
         matmuls=matmuls,
         others=others,
         outside=100 - matmuls - others,
-        speed=100 * mfu / counted,
+        speed=speed,
         measured=int(shares.mfu_measured_percent is not None),
+        beaten=int(speed > ABOVE_PEAK),
     )
 
 
