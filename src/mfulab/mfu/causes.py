@@ -17,7 +17,8 @@ WASTED = 20.0  # % from which padding, or a clock that was held back, is worth n
 BUSY = 80.0  # % of the time from which a device counts as occupied
 DRAM_BUSY = 55.0  # % of DRAM's cycles; about 80 is the most that real kernels reach
 PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
-PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
+# FP32 pipe ÷ tensor pipe from which the former carries the matmuls, if it is not idle itself
+CARRIES = 3.0
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
@@ -233,7 +234,9 @@ def _memory_bound(seen: FactsAndLosses) -> Said | None:
 def _wrong_precision(seen: FactsAndLosses) -> Said | None:
     tensor = seen.facts.counters.tensor_active_percent
     fp32 = seen.facts.counters.fp32_active_percent
-    if below(tensor, PIPE_IDLE) and at_least(fp32, PIPE_BUSY):
+    if tensor is None or fp32 is None:
+        return None
+    if tensor < PIPE_IDLE <= fp32 and fp32 >= CARRIES * tensor:
         return Said("wrong_precision", {"fp32": fp32, "tensor": tensor})
     return None
 
