@@ -207,6 +207,24 @@ def test_compute_bound_needs_a_ceiling_to_rely_on(row):
 
 # An RTX 4090's peak is printed at 2520 MHz, and it runs at 2730 and more.
 @pytest.mark.parametrize(
+    ("share", "others", "key"),
+    [
+        (74.0, 21.0, "compute_bound_others"),
+        (90.0, 10.0, "compute_bound_others"),
+        (89.0, 9.0, "compute_bound_in_part"),
+        (90.0, 9.0, "compute_bound"),
+    ],
+)
+def test_little_is_left_only_near_the_ceiling(share, others, key):
+    row = reaching(share, utilization_percent=99.0, time_s=0.1)
+    row |= {"useful_ms": share, "other_operators_ms": others}
+    verdict = judge(row)
+    assert verdict.cause == "compute_bound"
+    assert verdict.reason.key == key
+    assert verdict.reason.numbers.get("others", others) == pytest.approx(others)
+
+
+@pytest.mark.parametrize(
     ("mfu", "at_highest", "note"),
     [
         (104.0, 96.0, "boosted"),

@@ -22,6 +22,7 @@ CARRIES = 3.0
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
+LITTLE = 10.0  # % of the step that is little to gain
 # % of the computed peak, below which a measured ceiling cannot be right
 FAR_CEILING = 5.0
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
@@ -174,7 +175,16 @@ def _doubtful_ceiling(seen: FactsAndLosses) -> Said | None:
 
 
 def _compute_bound(seen: FactsAndLosses) -> Said | None:
-    return reached("compute_bound", seen.shares.mfu_measured_percent, NEAR_CEILING)
+    """Sentence on a run near its ceiling, with what is left where that is not little."""
+    share = seen.shares.mfu_measured_percent
+    if share is None or share < NEAR_CEILING:
+        return None
+    others = seen.lost.get("other_operators", 0.0)
+    if others >= LITTLE:
+        return Said("compute_bound_others", {"share": share, "others": others})
+    if 100 - share > LITTLE:
+        return Said("compute_bound_in_part", {"share": share})
+    return Said("compute_bound", {"share": share})
 
 
 def _input_bound(seen: FactsAndLosses) -> Said | None:
