@@ -283,14 +283,10 @@ def budget_of(facts: StepFacts) -> dict[str, float]:
 def _with_page_faults(facts: StepFacts, spent_ns: dict[str, int], time_s: float) -> dict[str, int]:
     """Takes the time of page faults out of operators as a part of its own, if the faults were
     timed."""
-    counters = facts.counters
-    if counters.page_faults_per_s is None or counters.page_fault_s is None:
+    share = facts.page_faults_percent
+    if share is None:
         return spent_ns
-    kept_s = facts.time.kept_memory_time_s or 0.0
-    if kept_s >= time_s:  # the step takes as long without them
-        return headroom.apart(spent_ns, 0.0)
-    faults_ns = 1e9 * counters.page_faults_per_s * counters.page_fault_s * time_s
-    return headroom.apart(spent_ns, faults_ns)
+    return headroom.apart(spent_ns, 1e9 * time_s * share / 100)
 
 
 def _slower_clock_ns(facts: StepFacts, useful_ns: float) -> Known:

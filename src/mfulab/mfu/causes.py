@@ -17,10 +17,12 @@ WASTED = 20.0  # % from which padding, or a clock that was held back, is worth n
 BUSY = 80.0  # % of the time from which a device counts as occupied
 DRAM_BUSY = 55.0  # % of DRAM's cycles; about 80 is the most that real kernels reach
 PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
-PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
+# FP32 pipe ÷ tensor pipe from which the former carries the matmuls, if it is not idle itself
+CARRIES = 3.0
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
+LITTLE = 10.0  # % of the step that is little to gain
 # % of the computed peak, below which a measured ceiling cannot be right
 FAR_CEILING = 5.0
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
@@ -100,6 +102,7 @@ class Operators:
     outside: float  # in no operator
     speed: float  # MFU of the matmuls alone
     measured: int  # 1 if that MFU is of the measured ceiling, else 0
+    beaten: int  # 1 if it is above 100 %, else 0
 
     @property
     def numbers(self) -> Numbers:
@@ -108,24 +111,24 @@ class Operators:
 
 
 def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
-    """Shares of the step by its operators; None without a trace of them, or without MFU."""
+    """Shares of the step by its operators, as traced; None without a trace of them, or without
+    MFU."""
     matmuls = facts.traced.matmul_percent
     others = facts.traced.other_operators_percent
     mfu = first_known(shares.mfu_measured_percent, shares.mfu_percent)
     if not matmuls or others is None or mfu is None:
         return None
     counted = matmuls * (1 - (facts.traced.uncounted_percent or 0) / 100)
-    if counted < mfu <= 100 and matmuls < 100:  # the trace slowed everything but matmuls
-        stretched = max(matmuls, mfu)
-        others = others * (100 - stretched) / (100 - matmuls)
-        matmuls = stretched
-        counted = mfu
+    if not counted:
+        return None
+    speed = 100 * mfu / counted
     return Operators(
         matmuls=matmuls,
         others=others,
         outside=100 - matmuls - others,
-        speed=100 * mfu / counted,
+        speed=speed,
         measured=int(shares.mfu_measured_percent is not None),
+        beaten=int(speed > ABOVE_PEAK),
     )
 
 
@@ -172,7 +175,16 @@ def _doubtful_ceiling(seen: FactsAndLosses) -> Said | None:
 
 
 def _compute_bound(seen: FactsAndLosses) -> Said | None:
-    return reached("compute_bound", seen.shares.mfu_measured_percent, NEAR_CEILING)
+    """Sentence on a run near its ceiling, with what is left where that is not little."""
+    share = seen.shares.mfu_measured_percent
+    if share is None or share < NEAR_CEILING:
+        return None
+    others = seen.lost.get("other_operators", 0.0)
+    if others >= LITTLE:
+        return Said("compute_bound_others", {"share": share, "others": others})
+    if 100 - share > LITTLE:
+        return Said("compute_bound_in_part", {"share": share})
+    return Said("compute_bound", {"share": share})
 
 
 def _input_bound(seen: FactsAndLosses) -> Said | None:
@@ -232,7 +244,9 @@ def _memory_bound(seen: FactsAndLosses) -> Said | None:
 def _wrong_precision(seen: FactsAndLosses) -> Said | None:
     tensor = seen.facts.counters.tensor_active_percent
     fp32 = seen.facts.counters.fp32_active_percent
-    if below(tensor, PIPE_IDLE) and at_least(fp32, PIPE_BUSY):
+    if tensor is None or fp32 is None:
+        return None
+    if tensor < PIPE_IDLE <= fp32 and fp32 >= CARRIES * tensor:
         return Said("wrong_precision", {"fp32": fp32, "tensor": tensor})
     return None
 
@@ -590,7 +604,9 @@ def _of_shares(facts: StepFacts, shares: Shares) -> Lost:
             busy = 100.0
         share = first_known(shares.mfu_measured_percent, shares.mfu_percent) or 0.0
         idle = max(0.0, 100 - busy - copied)
-        others = {"busy": busy - sent - share}
+        left = busy - sent - share
+        faults = min(facts.page_faults_percent or 0.0, max(0.0, left))
+        others = {"page_faults": faults, "busy": left - faults}
     waited = min(waited, idle)
     return {
         "input_wait": waited,

@@ -141,6 +141,19 @@ class StepFacts:
         counters = self.counters
         return counters.kernel_busy_percent is None and counters.sm_active_percent is None
 
+    @property
+    def page_faults_percent(self) -> Known:
+        """Share of the step that page faults take; None if they were not timed. It is 0 if the step
+        takes as long with memory kept."""
+        counters = self.counters
+        if counters.page_faults_per_s is None or counters.page_fault_s is None:
+            return None
+        time_s = self.time.time_s
+        kept_s = self.time.kept_memory_time_s
+        if time_s is not None and kept_s is not None and kept_s >= time_s:
+            return 0.0
+        return 100 * counters.page_faults_per_s * counters.page_fault_s
+
 
 @dataclass(frozen=True)
 class Shares:

@@ -415,7 +415,10 @@ def test_an_operator_is_the_optimisers_where_its_phase_takes_as_long():
     seen = verdicts.operator("aten::addcdiv_", 25.0, row | {"mode": "inference"})
     assert seen == "aten::addcdiv_"
     assert "원소별 갱신" in verdicts.operator("aten::div", 25.0, row, "ko")
-    numbers = '{"name": "aten::div", "share": 25.0, "others": 60.0, "matmuls": 30.0, "speed": 20.0, "measured": 1}'
+    numbers = (
+        '{"name": "aten::div", "share": 25.0, "others": 60.0, "matmuls": 30.0, '
+        '"speed": 20.0, "measured": 1, "beaten": 0}'
+    )
     told = verdicts.columns(
         row | {"verdict_reason": "other_operators_most", "verdict_numbers": numbers}
     )

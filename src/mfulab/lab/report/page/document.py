@@ -101,7 +101,7 @@ WORDS = (
     *("series", "selected", "select", "open"),
     *("difference", "points", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
-    *("phases_differ",),
+    *("phases_differ", "other_operators", "matmuls"),
     *("side_by_side", "verdict", "percent_sign"),
 )
 TIMES = ("time_s", "samples_per_s")  # compared first of two runs side by side

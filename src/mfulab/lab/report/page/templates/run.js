@@ -67,22 +67,26 @@ function icicle(record, detail) {
   const operators = () => {
     if (roofs.length) return roofs.map((each) => ({ name: called(each.operator ?? each.kind), ms: each.time_ms }));
     if (detail?.operators) return detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 }));
-    return shares(record.top_other_operators);
+    return [];
   };
   const timeline = JSON.parse(record.timeline || "[]");
   const [bins, kinds] = [timeline.reduce((sum, [, count]) => sum + count, 0), [...new Set(timeline.map(([kind]) => kind))]];
   // Phases are timed in steps of their own, so they are shares of their sum, as on the cards.
   const phases = named(groups.phases);
   const total = phases.reduce((sum, { ms }) => sum + ms, 0);
+  // The row has no list of all its operators, but its matmuls' share, and the longest of the others.
+  const matmuls = Number(record.matmul_percent) > 0 ? [{ name: words.matmuls, ms: (whole * Number(record.matmul_percent)) / 100 }] : [];
+  const others = shares(record.top_other_operators);
   const levels = [
     [words.timeline, timeline.map(([kind, count]) => ({ name: called(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), color: colors[`${kind}_ms`], rest: kind === "idle" }))],
     [words.budget, named({ ...groups.budget, idle_ms: idle_of(record) })],
-    [words.phases, phases, total],
-    [words.operators, summed(operators())],
+    [words.phases, phases, total, Number(record.phases_percent) || 100],
+    operators().length ? [words.operators, summed(operators())] : [words.other_operators, others.length ? [...matmuls, ...others] : []],
     [words.kernels, shares(record.top_kernels).map((part) => ({ ...part, label: brief(part.name) }))],
   ].filter(([, parts]) => parts.length);
   if (!levels.length) return [];
-  const line = (parts, sum = whole) => {
+  // `percent` of the step is what the parts sum to where they were timed.
+  const line = (parts, sum = whole, percent = 100) => {
     const left = sum - parts.reduce((so_far, { ms }) => so_far + ms, 0);
     const all = left > sum / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
     const says = all.map(({ name, label, ms }) => `${label ?? name} ${shown(three(ms), "_ms")}, ${shown(three((100 * ms) / sum), "percent")}`);
@@ -98,14 +102,14 @@ function icicle(record, detail) {
       square.style.background = ink(part, index);
       return element("span", {}, square, part.hue === undefined ? says[index] : part.name);
     });
-    const differs = Math.abs(sum / whole - 1) > DIFFERS;
-    const note = words.phases_differ.replace("{share}", shown(three((100 * sum) / whole), "percent"));
+    const differs = Math.abs(percent / 100 - 1) > DIFFERS;
+    const note = words.phases_differ.replace("{share}", shown(three(percent), "percent"));
     return [bar, element("p", { className: "key" }, ...key), ...(differs ? [element("p", { className: "provenance", textContent: note })] : [])];
   };
   return [
     element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: words.drill_help }),
     ...line([{ name: words.step, ms: whole }]),
-    ...levels.flatMap(([title, parts, sum]) => [element("p", { className: "provenance", textContent: title }), ...line(parts, sum)]),
+    ...levels.flatMap(([title, parts, sum, percent]) => [element("p", { className: "provenance", textContent: title }), ...line(parts, sum, percent)]),
     ...modules(JSON.parse(record.module_times || "[]"), whole),
     ...(roofs.length ? roofline(roofs) : []),
   ];
