@@ -260,7 +260,7 @@ def test_a_machine_without_results_cannot_be_recorded(results):
             ("profile", "flops_run", "model=other", "its FLOP count model=other is missing"),
             ("matmul", "ceiling", "fp8", "its ceiling fp8 is missing"),
             ("matmul", "hardware", "another", "was measured on another"),
-            ("ceilings", "run", "twice", "run='twice': there twice"),
+            ("ceilings", "run", "twice", "run=twice: there twice"),
             ("profile", "time_s", "fast", "time_s='fast'"),
             ("profile", "tensor_active_percent", "140", "tensor_active_percent is 140.0 %"),
             ("environment", "run", "renamed", "environment/renamed is missing"),

@@ -345,10 +345,15 @@ def recipes():
     return dict(zip(needs, blocks, strict=True))
 
 
+# A step of milliseconds: beside one of microseconds that a busy machine stalls, the last step has
+# so little work that it is read as a stub.
+BATCH, WIDTH, OUTPUTS = 256, 1024, 1024
+
+
 def linear_steps():
-    model = nn.Linear(16, 4)
+    model = nn.Linear(WIDTH, OUTPUTS)
     return {
-        "batches": [torch.randn(8, 16)] * 14,
+        "batches": [torch.randn(BATCH, WIDTH)] * 14,
         "train_step": lambda batch: model(batch).sum().backward(),
     }
 
@@ -359,7 +364,7 @@ def lightning_steps():
     class Model(pytorch_lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(16, 4)
+            self.layer = nn.Linear(WIDTH, OUTPUTS)
 
         def training_step(self, batch):
             return self.layer(batch).sum()
@@ -367,7 +372,7 @@ def lightning_steps():
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    batches = torch.utils.data.DataLoader(torch.randn(8 * 14, 16), batch_size=8)
+    batches = torch.utils.data.DataLoader(torch.randn(BATCH * 14, WIDTH), batch_size=BATCH)
     return {"pytorch_lightning": pytorch_lightning, "model": Model(), "batches": batches}
 
 
@@ -377,7 +382,7 @@ def hugging_face_steps():
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(16, 4)
+            self.layer = nn.Linear(WIDTH, OUTPUTS)
 
         def forward(self, x):
             return {"loss": self.layer(x).sum()}
@@ -385,12 +390,12 @@ def hugging_face_steps():
     arguments = transformers.TrainingArguments(
         "trained",
         max_steps=14,
-        per_device_train_batch_size=8,
+        per_device_train_batch_size=BATCH,
         use_cpu=True,
         report_to="none",
         save_strategy="no",
     )
-    data = [{"x": torch.randn(16)} for _ in range(8 * 14)]
+    data = [{"x": torch.randn(WIDTH)} for _ in range(BATCH * 14)]
     return {
         "transformers": transformers,
         "trainer": transformers.Trainer(Model(), arguments, train_dataset=data),
@@ -419,4 +424,6 @@ def test_the_documented_way_to_record_a_trace_gives_one(framework, tmp_path, mon
     assert read.row.steps in (1, 2, 3), "a first step that is slower is left out as warm-up"
     assert read.row.last_step == 9
     assert read.row.mode == "training"
-    assert read.row.flops == 2 * 2 * 8 * 16 * 4, "forward and weight gradient of three steps alike"
+    assert read.row.flops == 2 * 2 * BATCH * WIDTH * OUTPUTS, (
+        "forward and weight gradient of three steps alike"
+    )

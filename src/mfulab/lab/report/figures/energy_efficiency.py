@@ -22,10 +22,11 @@ def rows(tables: Tables) -> DataFrame:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the run that gets most from a joule, and on the largest difference between
-    batch sizes of one model, mode and format: others do other work."""
+    batch sizes of one model, mode and format: others do other work. A batch size measured more
+    than once counts with its median."""
     sentences = [text("finding", best=highest(rows, PER_JOULE))]
     gains = {}
-    for _, alike in rows.groupby(curves.KEYS, dropna=False, sort=False):
+    for _, alike in curves.series(rows).groupby(curves.KEYS, dropna=False, sort=False):
         high = highest(alike, PER_JOULE)
         low = lowest(alike, PER_JOULE)
         if claims.differs(low, high, PER_JOULE):

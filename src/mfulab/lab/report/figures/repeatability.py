@@ -88,35 +88,38 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     return rows.assign(shown=rows["spread_percent"].clip(FINEST), share=share)
 
 
+def _is_left(spread: float, limits: tuple[float, float]) -> bool:
+    """True in the left half of a logarithmic axis, where a text has more room to the right."""
+    least, most = limits
+    return spread**2 < least * most
+
+
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
     """Sets limits, and marks the spread that half and nine tenths of the runs stay below."""
     most = max(2.6, 1.4 * rows["spread_percent"].max())
     least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # at least three doublings
+    limits = (least / 1.3, most)
     for share in MARKED:
         spread = max(FINEST, float(here["spread_percent"].quantile(share / 100)))
-        axes.plot([least / 1.3, spread, spread], [share, share, 0], **style.LIMIT)
+        axes.plot([limits[0], spread, spread], [share, share, 0], **style.LIMIT)
         words = text("within", share=share, spread=spread)
-        axes.annotate(
-            words,
-            (spread, share),
-            (-8, 4),
-            ha="right",
-            fontsize=11,
-            **OFFSET,
-        )
+        if _is_left(spread, limits):
+            look: style.Look = {"xytext": (8, -4), "ha": "left", "va": "top"}  # below the dots
+        else:
+            look = {"xytext": (-8, 4), "ha": "right"}
+        axes.annotate(words, (spread, share), fontsize=11, **look, **OFFSET)
     worst = highest(here, "spread_percent")
-    place = (worst["shown"], worst["share"])
     axes.annotate(
         worst["what"],
-        place,
+        (worst["shown"], worst["share"]),
         (0, 8),
-        ha="right",
+        ha="left" if _is_left(worst["shown"], limits) else "right",
         fontsize=9,
         **OFFSET,
     )
     ticks.doublings(axes, DOUBLINGS)
     axes.set(
-        xlim=(least / 1.3, most),
+        xlim=limits,
         ylim=(0, 109),
         yticks=range(0, 101, 20),
     )
