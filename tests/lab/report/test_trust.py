@@ -620,6 +620,25 @@ def test_a_gain_is_told_where_rows_of_the_page_show_it(compiled, gain, language)
     assert (at_stake in told) == (gain == "saves")
 
 
+SLOW = {"verdict": "slow_matmuls", "utilization_percent": 95.0}
+
+
+def test_a_larger_batch_that_was_measured_is_told_by_the_best_size():
+    small = profile(0.1, batch_size=1, samples_per_s=10.0, **SLOW)
+    larger = [
+        profile(0.2, batch_size=size, samples_per_s=speed)
+        for size, speed in ((2, 40.0), (4, 30.0), (8, 35.0))
+    ]
+    rows = pd.concat([small, *larger], ignore_index=True).assign(model="resnet18")
+    text = Texts("en", "why")
+    case = rows.iloc[0].to_dict()
+    assert three_lines.tried_axis(case)[0] == "batch_size"
+    told = why._gain(case, rows, text)
+    assert "4.00" in told
+    assert text("batch", batch_size=2) in told
+    assert why._gain(case, rows.head(1), text) == ""
+
+
 def test_a_gain_is_of_runs_that_differ_in_nothing_else():
     eager = profile(0.1, device="cpu", **EAGER).assign(model="resnet18")
     case = eager.iloc[0].to_dict()

@@ -455,10 +455,9 @@ def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
         return ""
     if axis == "execution" and row[axis] != three_lines.EAGER:  # the command sweeps eager anew
         return ""
-    wanted: list[object] = [row[axis], *tried]
-    if axis == "batch_size":
-        wanted = [row[axis], *map(number, tried)]
-    is_alike = steps[axis].isin(wanted)
+    is_alike = steps[axis].isin([row[axis], *tried])
+    if axis == "batch_size":  # any larger one answers, not only those of the command
+        is_alike = steps[axis] >= row[axis]
     is_alike &= _are_alike(steps, row, axis)
     if is_alike.sum() < 2:
         return ""
