@@ -153,12 +153,9 @@ def _beyond_possible(rows: pd.DataFrame, text: Texts) -> list[str]:
     if not (beyond > 1).any():
         return []
     row = rows.loc[beyond.idxmax()]
-    key = "beyond"
-    if row["mfu_percent"] > row["mfu_percent_base"]:
-        key = "further"
     return [
         text(
-            key,
+            "beyond",
             run=_named(row, rows, "precision", text),
             row=row,
         )
