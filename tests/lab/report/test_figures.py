@@ -291,6 +291,15 @@ def test_two_ends_differ_if_the_interval_of_their_ratio_says_so(half, is_known):
     assert time_by_batch_size._is_known(*ends) == is_known
 
 
+def test_a_pruned_run_has_another_label_than_the_whole_one():
+    run = {"model": "perceptron", "mode": "inference", "precision": "bf16", "batch_size": 64.0}
+    run |= {"useful": 2.0, "workload": "inference", "execution": "eager", "pruning": "none"}
+    text = Texts("en", "headroom")
+    whole = headroom._named(run, text)
+    pruned = headroom._named(run | {"pruning": "two_of_four"}, text)
+    assert pruned == f"{whole}, {text.name('pruning', 'two_of_four')}"
+
+
 def test_a_gain_within_the_interval_of_another_is_not_the_largest():
     series = {"samples_per_s": [10.0, 10.0], "time_s": 1.0, "time_ci_low_s": 0.99}
     first = pd.DataFrame(series | {"time_ci_high_s": 1.01})
