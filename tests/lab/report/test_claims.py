@@ -355,10 +355,6 @@ CLAIMS: dict[tuple[str, str], Claim] = {
     ),
     ("precision_speed", "finding"): lambda rows, said: extremes(rows, said),
     ("precision_speed", "beyond"): lambda _, said: said["row"]["speedup"] > said["row"]["possible"],
-    ("precision_speed", "further"): lambda _, said: (
-        said["row"]["speedup"] > said["row"]["possible"]
-        and said["row"]["mfu_percent"] > said["row"]["mfu_percent_base"]
-    ),
     ("flops_versus_time", "finding"): lambda _, said: (
         near(said["flops"], per_sample(said["large"], "flops") / per_sample(said["small"], "flops"))
         and near(
@@ -509,6 +505,10 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["row"]["worse"]
         and near(-said["lost"], rows.loc[rows["worse"].astype(bool), "change"].min())
     ),
+    ("quality", "among_worst"): lambda rows, said: (
+        near(-said["lost"], rows.loc[rows["worse"].astype(bool), "change"].min())
+        and bool(said["others"])
+    ),
     ("quality", "fewer"): lambda _, said: (
         said["row"]["flops_percent"] < 100 and not said["row"]["faster"]
     ),
@@ -532,10 +532,15 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         == same(rows, said["worst"], "machine")["spread_percent"].max()
     ),
     ("roofline", "finding"): lambda rows, said: (
-        said["limited"] == int((roofs(rows) < rows["roof_tflop_s"]).sum())
+        said["limited"] == int((roofs(rows) * rows["bandwidth_reach"] < rows["roof_tflop_s"]).sum())
         and said["total"] == len(rows)
         and near(said["share"], 100 * highest(rows, above=False)["share"])
         and said["run"].startswith(highest(rows, above=False)["model"])
+    ),
+    ("roofline", "finding_near"): lambda rows, said: (
+        said["limited"] == int((roofs(rows) * rows["bandwidth_reach"] < rows["roof_tflop_s"]).sum())
+        and 0 < said["near"] <= said["total"] - said["limited"]
+        and near(said["share"], 100 * highest(rows, above=False)["share"])
     ),
     ("roofline", "above"): lambda rows, said: (
         near(said["share"], 100 * highest(rows, above=True)["share"])
@@ -558,6 +563,9 @@ CLAIMS: dict[tuple[str, str], Claim] = {
     ("time_by_batch_size", "least_same"): lambda _, said: 0 < said["count"] <= said["total"],
     ("time_by_batch_size", "least_loses"): lambda _, said: (
         said["gain"] < 1 and gains(said) and near(said["gain"] * said["loss"], 1)
+    ),
+    ("time_by_batch_size", "finding_tied"): lambda _, said: (
+        said["gain"] > 1 and gains(said) and 1 <= said["tied"] < said["count"]
     ),
     ("time_by_batch_size", "least_gains"): lambda _, said: said["gain"] > 1 and gains(said),
     ("tokens_per_joule", "finding"): lambda _, said: (
@@ -717,12 +725,12 @@ APART = {
     "kernel_ladder": {"finding"},
     "matmul_shapes": {"finding"},
     "matmul_throughput": {"finding"},
-    "precision_speed": {"as_fast", "as_long", "beyond", "further"},
+    "precision_speed": {"as_fast", "as_long", "beyond"},
     "pruning": {"finding", "finding_slower"},
     "serving": {"finding", "waiting"},
     "quantised": {"finding", "finding_slower", "slowest", "bandwidth"},
     "subnormals": {"finding", "zero", "least"},
-    "time_by_batch_size": {"finding", "least_gains", "least_loses"},
+    "time_by_batch_size": {"finding", "finding_tied", "least_gains", "least_loses"},
     "tokens_per_joule": {"finding"},
     "training_phases": {"faster", "traded"},
 }

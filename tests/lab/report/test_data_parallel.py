@@ -41,6 +41,14 @@ def test_one_job_says_its_efficiency_and_what_is_not_hidden(tmp_path):
     assert (exposed["worst"]["exposed_communication_ms"], exposed["step"]) == (20, 100)
 
 
+def test_communication_is_the_budget_s_and_a_waiting_rank_s_is_told_beside(tmp_path):
+    told = said(tmp_path, row(10.0), job(16.0, communication_ms=12.0))
+    assert told["exposed"][0]["worst"]["not_hidden"] == 12
+    assert told["exposed_most"][0]["worst"]["exposed_communication_ms"] == 20
+    drawn = data_parallel.rows(tables(tmp_path, row(10.0), job(16.0, communication_ms=12.0)))
+    assert drawn["not_hidden"].tolist() == [12]
+
+
 OTHER_SERIES = {
     "batch": {"batch_size": 16},
     "model": {"model": "gpt2"},

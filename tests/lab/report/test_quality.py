@@ -47,6 +47,14 @@ def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
     assert [*worst["row"][["change_half_points", "time_percent"]]] == [0.5, 10]
 
 
+def test_a_loss_within_the_interval_of_another_is_not_the_most(tmp_path):
+    rows = row(), row("distilled", 90.0, 10, 50), row("student", 90.5, 10, 50)
+    told = said(tmp_path, *rows, row("masked", 93.0, 100))
+    assert "worst" not in told
+    assert told["among_worst"][0]["row"]["compression"] == "distilled"
+    assert [way["row"]["compression"] for way in told["as_costly_way"]] == ["student"]
+
+
 def test_ways_that_could_be_as_fast_are_named_beside_the_fastest(tmp_path):
     rows = row(), row("pooled", 94.8, 70, 300), row("bf16", 95.0, 72), row("structured", 94.9, 90)
     told = said(tmp_path, *rows)

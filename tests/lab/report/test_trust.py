@@ -620,6 +620,50 @@ def test_a_gain_is_told_where_rows_of_the_page_show_it(compiled, gain, language)
     assert (at_stake in told) == (gain == "saves")
 
 
+def test_bf16_is_told_at_the_fastest_batch_of_each_format_where_that_differs():
+    fp32 = profile(0.001, 0.004, precision="fp32")  # slower at batch 2
+    bf16 = profile(0.001, 0.0016, precision="bf16")
+    pairs = why.bf16(pd.concat([fp32, bf16], ignore_index=True))
+    [row] = pairs.to_dict("records")
+    assert row["speedup"] == pytest.approx(2.5)
+    assert row["at_best"] == pytest.approx(1.25)
+    assert "1.25" in why._bf16_run(row, pairs, Texts("en", "why"))
+    single = why.bf16(pd.concat([fp32.tail(1), bf16.tail(1)], ignore_index=True))
+    assert single["at_best"].tolist() == pytest.approx(single["speedup"].tolist())
+
+
+def test_batches_of_gpus_are_listed_before_those_of_cpus_and_without_loads():
+    made = []
+    for model, machine, device in (
+        ("spinning", "A", "cpu"),
+        ("resnet18", "A", "cpu"),
+        ("gpt2", "B", "cuda"),
+    ):
+        made.append(profile(0.1, 0.11).assign(model=model, machine=machine, device=device))
+    rows = pd.concat(made, ignore_index=True).assign(input_wait_percent=None)
+    lines = why._answers(rows, rows.iloc[:0], Texts("en", "why"))[0]["lines"]
+    assert [line[0].partition(",")[0] for line in lines] == ["gpt2", "resnet18"]
+
+
+SLOW = {"verdict": "slow_matmuls", "utilization_percent": 95.0}
+
+
+def test_a_larger_batch_that_was_measured_is_told_by_the_best_size():
+    small = profile(0.1, batch_size=1, samples_per_s=10.0, **SLOW)
+    larger = [
+        profile(0.2, batch_size=size, samples_per_s=speed)
+        for size, speed in ((2, 40.0), (4, 30.0), (8, 35.0))
+    ]
+    rows = pd.concat([small, *larger], ignore_index=True).assign(model="resnet18")
+    text = Texts("en", "why")
+    case = rows.iloc[0].to_dict()
+    assert three_lines.tried_axis(case)[0] == "batch_size"
+    told = why._gain(case, rows, text)
+    assert "4.00" in told
+    assert text("batch", batch_size=2) in told
+    assert why._gain(case, rows.head(1), text) == ""
+
+
 def test_a_gain_is_of_runs_that_differ_in_nothing_else():
     eager = profile(0.1, device="cpu", **EAGER).assign(model="resnet18")
     case = eager.iloc[0].to_dict()

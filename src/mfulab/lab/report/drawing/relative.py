@@ -34,12 +34,13 @@ NAMES_HEIGHT = 240  # points for the names of all models of a single machine
 MARGIN = 1.1  # factor by which the ratio of two measured ceilings may be off
 
 
-def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
+def against(rows: pd.DataFrame, axis: str, baseline: str | float) -> pd.DataFrame:
     """Pairs each run with the same run at `axis == baseline`, for each at the largest batch that
-    has a pair. Adds `speedup` and its interval."""
+    has a pair; at every batch if `axis` is the batch. Adds `speedup` and its interval."""
     paired = _paired(rows, axis, baseline)
-    largest = paired.groupby(curves.KEYS)["batch_size"].transform("max")
-    paired = paired[paired["batch_size"] == largest]
+    if axis != "batch_size":
+        largest = paired.groupby(curves.KEYS)["batch_size"].transform("max")
+        paired = paired[paired["batch_size"] == largest]
     speedup = paired["samples_per_s"] / paired["samples_per_s_base"]
     paired = _with_intervals(paired.assign(speedup=speedup))
     paired = paired.assign(possible=_possible(paired))
@@ -48,7 +49,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     return paired[rank <= MOST_MODELS]
 
 
-def _paired(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
+def _paired(rows: pd.DataFrame, axis: str, baseline: str | float) -> pd.DataFrame:
     """Pairs each run with the same run at `axis == baseline`, whose columns end in `_base`."""
     keys = []
     for key in KEYS:
@@ -152,12 +153,9 @@ def _beyond_possible(rows: pd.DataFrame, text: Texts) -> list[str]:
     if not (beyond > 1).any():
         return []
     row = rows.loc[beyond.idxmax()]
-    key = "beyond"
-    if row["mfu_percent"] > row["mfu_percent_base"]:
-        key = "further"
     return [
         text(
-            key,
+            "beyond",
             run=_named(row, rows, "precision", text),
             row=row,
         )

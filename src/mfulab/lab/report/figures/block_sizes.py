@@ -32,7 +32,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "finding_one"
     if claims.differs(worst, best, "tflop_s"):
         key = "finding"
-    return text(key, best=best, worst=worst, factor=factor)
+    tied = 1 + len(claims.ties(rows, best, "tflop_s"))
+    return text(key, best=best, worst=worst, factor=factor, tied=tied)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

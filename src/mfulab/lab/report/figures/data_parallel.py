@@ -24,6 +24,7 @@ OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
 PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
 MOST = 12  # jobs of a series
 SERIES = 3  # panels
+WAITS = 1.1  # ratio of a rank's exposed time to the job's from which it is told
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -36,8 +37,11 @@ def rows(tables: Tables) -> DataFrame:
     alone = timed[timed["processes"].fillna(1) == 1].drop_duplicates(ALIKE)
     jobs = timed[(timed["processes"] > 1) & timed["ranks"].ne("")]
     jobs = jobs.merge(alone[[*ALIKE, "samples_per_s"]], on=ALIKE, suffixes=("", "_alone"))
+    own = jobs.reindex(columns=["communication_ms"])["communication_ms"].astype(float)
     return jobs.assign(
-        efficiency=100 * jobs["samples_per_s"] / jobs["processes"] / jobs["samples_per_s_alone"]
+        efficiency=100 * jobs["samples_per_s"] / jobs["processes"] / jobs["samples_per_s_alone"],
+        # As in the row's budget; a rank that waits for others exposes more.
+        not_hidden=own.fillna(jobs["exposed_communication_ms"]),
     )
 
 
@@ -93,8 +97,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     sentences = [text(key, **values)]
     if not is_alone and not alike:
         sentences.append(text("worst", **values))
-    if worst["exposed_communication_ms"] >= 0:
+    if worst["not_hidden"] >= 0:
         sentences.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
+    if worst["exposed_communication_ms"] > WAITS * worst["not_hidden"]:
+        sentences.append(text("exposed_most", worst=worst))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
     sharded = against(
         plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp"
@@ -134,7 +140,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     style.resize(figure, 1.4 * len(shown) + 0.42 * sum(lines) + 0.8)
     for (left, right), here in zip(panels, shown, strict=True):
         left.axvline(100, **style.LIMIT)
-        tooltip = ("efficiency", "samples_per_s", "exposed_communication_ms")
+        tooltip = ("efficiency", "samples_per_s", "communication_ms")
         kinds.bars(
             left,
             here,
@@ -148,7 +154,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             width=0.6,
         )
         left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
-        kinds.stacks(right, here, PARTS, "job", "time_s", "exposed_communication_ms", width=0.6)
+        kinds.stacks(right, here, PARTS, "job", "time_s", "communication_ms", width=0.6)
         right.set_yticks([])
     return style.dots(PARTS, text, marker="s")
 
@@ -170,7 +176,6 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
         labels.append(", MFU ".join(known))
     return rows.assign(
         job=[setup(row, text) for _, row in rows.iterrows()],
-        computes=1e3 * rows["time_s"] - rows["exposed_communication_ms"].fillna(0),
-        not_hidden=rows["exposed_communication_ms"],
+        computes=1e3 * rows["time_s"] - rows["not_hidden"].fillna(0),
         words=labels,
     )

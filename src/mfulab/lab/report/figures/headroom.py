@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from mfulab.core.language import verdicts
 from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection, trust
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, runs, style
 from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.figures.mfu_versus_utilization import COLORS as COLORS
 from mfulab.lab.report.figures.mfu_versus_utilization import are_of_cpus, is_of_cpu
@@ -88,7 +88,7 @@ def _spread(ordered: DataFrame, most: int, first: Hashable | None) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentence on the largest loss, of the run that has it, and on what counts as matmuls. Runs
+    """Sentence on the largest share lost, of the run that has it, and on what counts as matmuls. Runs
     with many page faults, which slow matmuls as well, are no example of slow matmuls."""
     losses = rows[[part for part in PARTS if part != "useful"]].astype(float)
     is_faulty = losses["page_faults"] >= 100 * FAULTY
@@ -230,6 +230,7 @@ def _named(row: Row, text: Texts) -> str:
     words = [text.name("mode", row["mode"]), text.name("precision", row["precision"])]
     if row["batch_size"] == row["batch_size"]:
         words.append(text.within("why")("batch", batch_size=int(row["batch_size"])))
+    words += curves.variant(row, text)
     share = text("mfu", share=row["useful"])
     settings = ", ".join(filter(None, words))
     return f"{row['model']}, {share}\n{settings}"

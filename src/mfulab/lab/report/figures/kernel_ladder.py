@@ -109,7 +109,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if high["elsewhere"]:
         sentences.append(text("finding_elsewhere", kernels=high["elsewhere"]))
     for below, rung in out_of_order(here):
-        because = "; ".join(_reasons(below, rung, text)) or text("unexplained")
+        because = "; ".join(_reasons(below, rung, here, text)) or text("unexplained")
         kernels = {"rung": rung["kernel"], "below": below["kernel"]}
         sentences.append(text("out_of_order", **kernels, because=because))
     return " ".join(sentences)
@@ -144,16 +144,26 @@ def _beside(rows: DataFrame, high: Series, text: Texts) -> list[str]:
     return sentences
 
 
-def _reasons(below: Series, rung: Series, text: Texts) -> list[str]:
+def _reasons(below: Series, rung: Series, here: DataFrame, text: Texts) -> list[str]:
     """Reasons why a rung is no faster than the one below it."""
     reasons = []
     if rung["verdict_flags"]:
         reasons.append(verdicts.flags(rung["verdict_flags"], text.language))
     if rung["spill_bytes"] > 0:
         reasons.append(text("spills", bytes=int(rung["spill_bytes"])))
-    if rung["occupancy_percent"] < below["occupancy_percent"]:
+    if rung["occupancy_percent"] < below["occupancy_percent"] and _slow_by_occupancy(
+        below, rung, here
+    ):
         reasons.append(text("occupancy", rung=rung, below=below))
     return reasons
+
+
+def _slow_by_occupancy(below: Series, rung: Series, here: DataFrame) -> bool:
+    """True if other rungs have no higher occupancy than `rung`, and all of these are slower than
+    the one below it."""
+    others = here[_is_rung(here) & (here["kernel"] != rung["kernel"])]
+    alike = others[others["occupancy_percent"] <= rung["occupancy_percent"]]
+    return len(alike) > 0 and bool((alike[SHARE] < below[SHARE]).all())
 
 
 def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:

@@ -195,6 +195,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
         sentences.append(text("least", way=least.name, **needed))
     if len(off):
         sentences.append(_deviation(off, text))
+        furthest = measured.loc[off.abs().idxmax()]
+        setting = f"{furthest['model']}, {text.name('memory_way', furthest['way'])}"
+        sentences.append(text("measured_of", count=len(off), run=setting))
     return " ".join(sentences)
 
 

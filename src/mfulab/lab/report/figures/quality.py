@@ -81,14 +81,18 @@ def finding(rows: DataFrame, text: Texts) -> str:
         reach = ""
         if worst["change_half_points"] >= 0:
             reach = f" ± {worst['change_half_points']:.1f}"
-        lost = -worst["change"]
+        alike = _as_costly(worst, ways[ways["worse"]], text)
+        key = "worst"
+        if alike:
+            key = "among_worst"
         sentences.append(
             text(
-                "worst",
+                key,
                 row=worst,
-                lost=lost,
+                lost=-worst["change"],
                 reach=reach,
                 span=_span(worst),
+                others=", ".join(alike),
             )
         )
     fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]]
@@ -109,6 +113,19 @@ def _as_fast(fastest: Series, accurate: DataFrame, text: Texts) -> list[str]:
     if not names:
         return []
     return [text("as_fast_ways", others=", ".join(names))]
+
+
+def _as_costly(worst: Series, ways: DataFrame, text: Texts) -> list[str]:
+    """Names of other ways, the costliest first, whose intervals of lost accuracy reach into that of
+    the worst one."""
+    halves = ways["change_half_points"].fillna(0)
+    most = ways["change"] - halves
+    least = worst["change"] + halves[worst.name]
+    alike = ways[most <= least].drop(worst.name).sort_values("change")
+    names = []
+    for _, row in alike.iterrows():
+        names.append(text("as_costly_way", row=row, lost=-row["change"]))
+    return names
 
 
 def _span(row: Series) -> str:

@@ -46,20 +46,38 @@ def rows(tables: Tables) -> DataFrame:
     steps = with_machine(tables, steps)
     memory = steps["arithmetic_intensity"] * steps["roof_gb_s"] / 1e3  # speed that memory allows
     roof = np.minimum(steps["roof_tflop_s"], memory)
-    steps = steps.assign(memory_tflop_s=memory, roof_percent=100 * steps["tflop_s"] / roof)
+    steps = steps.assign(
+        memory_tflop_s=memory,
+        roof_percent=100 * steps["tflop_s"] / roof,
+        bandwidth_reach=steps["hardware"].map(_reach_of_bandwidth(tables["ceilings"])).fillna(1.0),
+    )
     return selection.pick(steps, "recorded_trace", "synthetic")
 
 
+def _reach_of_bandwidth(ceilings: DataFrame) -> Series:
+    """Factor by which the measured bandwidth may be off, by hardware: the end of its widest
+    interval."""
+    of_memory = ceilings[ceilings["ceiling"] == "memory"]
+    percents = of_memory["precision_percent"].groupby(of_memory["hardware"]).max()
+    return 1 + percents.astype(float) / 100
+
+
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the number of runs limited by memory, the run closest to its roof, and the one
+    """Sentences on the number of runs surely limited by memory, the run closest to its roof, and the one
     furthest above memory's."""
     is_limited = rows["memory_tflop_s"] < rows["roof_tflop_s"]
+    is_near = (rows["memory_tflop_s"] / rows["roof_tflop_s"]).between(
+        1 / rows["bandwidth_reach"], rows["bandwidth_reach"]
+    )
+    near = int(is_near.sum())
+    key = "finding_near" if near else "finding"
     is_above = is_limited & (rows["roof_percent"] > trust.ABOVE)
     under = preferred(rows, ~is_above)
     best = highest(under, "roof_percent")
     finding = text(
-        "finding",
-        limited=int(is_limited.sum()),
+        key,
+        limited=int((is_limited & ~is_near).sum()),
+        near=near,
         total=len(rows),
         run=_named(best, text),
         share=best["roof_percent"],

@@ -97,7 +97,9 @@ def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
     words = [text("finding_none")]
     if len(rising):
         most = _values(rising.idxmax(), first, last, text)
-        words = [text("finding", **most, count=total)]
+        tied = _reaching(rising, rising.idxmax(), first, last)
+        key = "finding_tied" if tied else "finding"
+        words = [text(key, **most, count=total, tied=tied)]
     if len(losing):
         least = _values(losing.idxmin(), first, last, text)
         words.append(
@@ -116,8 +118,20 @@ def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
             )
         )
     elif len(rising) > 1:
-        words.append(text("least_gains", **_values(rising.idxmin(), first, last, text)))
+        tied = _reaching(rising, rising.idxmin(), first, last)
+        least = _values(rising.idxmin(), first, last, text)
+        words.append(text("least_gains", **least, tied=1 + tied))
     return words
+
+
+def _reaching(gains: Series, at: int, first: DataFrame, last: DataFrame) -> int:
+    """Number of other series whose interval of the gain meets that of the series `at`."""
+    low, high = _ends(first.loc[at], last.loc[at])
+    count = 0
+    for other in gains.index.drop(at):
+        other_low, other_high = _ends(first.loc[other], last.loc[other])
+        count += other_low <= high and low <= other_high
+    return count
 
 
 def _unranked(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
@@ -140,11 +154,19 @@ def _is_known(first: Series, last: Series) -> bool:
     the figures of speedups."""
     if first.get(trust.DOUBTS) or last.get(trust.DOUBTS):
         return False
+    low, high = _ends(first, last)
+    return not low <= 1 <= high
+
+
+def _ends(first: Series, last: Series) -> tuple[float, float]:
+    """Interval of a series' gain; its value alone if no interval is known."""
     ratio = last["samples_per_s"] / first["samples_per_s"]
     spreads = claims.spreads(pd.DataFrame([first, last]))
     before, after = ((1.0, 1 / spread, spread) for spread in spreads)
     low, high = quotient_interval(ratio, [after], [before])
-    return low is None or high is None or not low <= 1 <= high
+    if low is None or high is None:
+        return ratio, ratio
+    return low, high
 
 
 def _gain(first: DataFrame, last: DataFrame) -> Series:

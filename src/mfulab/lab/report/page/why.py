@@ -245,7 +245,18 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
     worth = worth.mask(low >= GAIN, "bf16_yes")
     worth = worth.mask(high < GAIN, "bf16_no")
     worth = worth.where(_comparable(pairs), "bf16_faults")
-    return pairs.assign(worth=worth, emulated=frames.emulated(pairs))
+    best = np.fmax(_fastest(pairs, rows), pairs["samples_per_s"])
+    best_base = np.fmax(_fastest(pairs.assign(precision="fp32"), rows), pairs["samples_per_s_base"])
+    at_best = best / best_base
+    return pairs.assign(worth=worth, emulated=frames.emulated(pairs), at_best=at_best)
+
+
+def _fastest(cases: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
+    """Highest samples per second that `rows` have of each case, at any batch size."""
+    timed = trust.with_doubts(frames.alone(frames.ok(rows, "samples_per_s")))
+    timed = timed[~trust.unsure(timed)].fillna({"sequence_length": 0})
+    highest = timed.groupby(curves.KEYS)["samples_per_s"].max()
+    return cases[curves.KEYS].join(highest, on=curves.KEYS)["samples_per_s"]
 
 
 def _comparable(pairs: pd.DataFrame) -> pd.Series:
@@ -455,10 +466,9 @@ def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
         return ""
     if axis == "execution" and row[axis] != three_lines.EAGER:  # the command sweeps eager anew
         return ""
-    wanted: list[object] = [row[axis], *tried]
-    if axis == "batch_size":
-        wanted = [row[axis], *map(number, tried)]
-    is_alike = steps[axis].isin(wanted)
+    is_alike = steps[axis].isin([row[axis], *tried])
+    if axis == "batch_size":  # any larger one answers, not only those of the command
+        is_alike = steps[axis] >= row[axis]
     is_alike &= _are_alike(steps, row, axis)
     if is_alike.sum() < 2:
         return ""
@@ -631,7 +641,10 @@ def _allocator(row: Row, text: Texts) -> list[str]:
 def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Record]:
     """Questions on batch size, memory, loader and bf16, with answers from `rows` and those of the
     figure on loaders."""
-    recommended = sorted(batches(rows), key=partial(_turn, text=text))
+    kinds = rows.reindex(columns=["machine", "device"])
+    cpus = set(kinds.loc[kinds["device"] == "cpu", "machine"])
+    real = selection.pick(rows, "synthetic")
+    recommended = sorted(batches(real), key=partial(_turn, cpus=cpus, text=text))
     cases = pd.DataFrame([batch.case for batch in recommended])
     fed = frames.ok(rows, "input_wait_percent")
     lines = [_line(batch, cases, text) for batch in recommended[:LISTED]]
@@ -658,9 +671,11 @@ def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Rec
     ]
 
 
-def _turn(batch: Batch, text: Texts) -> tuple[bool, bool]:
-    """Key that sorts cases of several sizes first, and of these the plain ones."""
-    return batch.batch_size is None, bool(curves.variant(batch.case, text))
+def _turn(batch: Batch, cpus: set[str], text: Texts) -> tuple[bool, bool, bool]:
+    """Key that sorts cases of several sizes first, or of one beside a size that is too large. Of
+    these, GPUs are before `cpus`, then plain cases."""
+    is_single = batch.batch_size is None and batch.too_large is None
+    return is_single, batch.case["machine"] in cpus, bool(curves.variant(batch.case, text))
 
 
 def _with_rest(says: str, count: int, text: Texts) -> str:
@@ -833,7 +848,8 @@ def _waits(fed: pd.DataFrame, text: Texts) -> str:
     shared: Record = {"total": len(fed), "limit": f"{WAITING:g}"}
     if len(waiting):
         longest = frames.highest(waiting, "input_wait_percent")
-        return text("loader_yes", count=len(waiting), row=longest, **shared)
+        median = fed["input_wait_percent"].median()
+        return text("loader_yes", count=len(waiting), row=longest, median=median, **shared)
     if len(could_wait):
         return text("loader_unclear", count=len(could_wait), **shared)
     return text("loader_no", **shared)
@@ -871,11 +887,14 @@ def _bf16_run(row: Row, pairs: pd.DataFrame, text: Texts) -> str:
     key = "bf16_run_alone"
     if row["worth"] in MEASURABLE:
         key = "bf16_run"
+        if max(row["at_best"], row["speedup"]) > GAIN * min(row["at_best"], row["speedup"]):
+            key = "bf16_run_best"
     return text(
         key,
         run=_with_setting(name, setting),
         batch_size=int(row["batch_size"]),
         speedup=significant(row["speedup"]),
+        best=significant(row["at_best"]),
     )
 
 
