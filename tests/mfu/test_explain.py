@@ -242,7 +242,7 @@ def test_a_match_among_many_is_said_to_be_chance_and_one_of_our_own_is_not(capsy
     assert explain("llama_3_1_8b", **run).chance_percent is None
     words = ["model=llama_3_1_8b", *(f"{key}={value}" for key, value in run.items())]
     for reported, said in ((39.2, True), (33.7, False)):
-        show.callback([*words, f"reported={reported}"], as_json=False)
+        show.callback([*words, f"reported={reported}"], as_json=False, language="en")
         assert ("This may be chance" in capsys.readouterr().out) == said
 
 
