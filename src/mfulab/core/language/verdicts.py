@@ -100,7 +100,8 @@ def columns(
     disturbed = disturbance(row, language)
     if disturbed:
         verdict = Texts(language, "verdict")("while_disturbed", cause=verdict)
-    numbers = _read(_text(row, "verdict_numbers"))
+    # Older tables and collected rows lack the number `beaten`.
+    numbers = {"beaten": 0} | _read(_text(row, "verdict_numbers"))
     if "name" in numbers:
         numbers["name"] = operator(str(numbers["name"]), numbers.get("share"), row, language)
     reason = _text(row, "verdict_reason")
