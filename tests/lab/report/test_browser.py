@@ -402,6 +402,14 @@ def test_an_operator_is_one_part_over_all_of_its_shapes(functions):
     assert drawn[1].count("aten::mm") == 1
 
 
+# Label of the last bar that a run's dialog draws, and all texts there.
+ICICLE = """(row) => {
+    const drawn = icicle(row, {});
+    const bar = drawn.filter((each) => each.className === "icicle").at(-1);
+    return [bar.ariaLabel, drawn.map((each) => each.textContent)];
+}"""
+
+
 # The steps beside which phases were timed may be longer than the row's time of a step.
 @pytest.mark.parametrize(("optimiser_ms", "told"), [(72.0, 104.0), (97.0, 131.0), (97.0, 101.0)])
 def test_phases_are_shares_of_their_sum_which_is_told_where_it_is_not_the_step(
@@ -409,14 +417,7 @@ def test_phases_are_shares_of_their_sum_which_is_told_where_it_is_not_the_step(
 ):
     row = {"time_s": 0.1, "forward_ms": 10, "backward_ms": 18, "optimiser_ms": optimiser_ms}
     row["phases_percent"] = told
-    found = functions.evaluate(
-        """(row) => {
-            const drawn = icicle(row, {});
-            const bar = drawn.filter((each) => each.className === "icicle").at(-1);
-            return [bar.ariaLabel, drawn.map((each) => each.textContent)];
-        }""",
-        row,
-    )
+    found = functions.evaluate(ICICLE, row)
     total = 28 + optimiser_ms
     shares = [float(share) for share in re.findall(r"([\d.]+) %", found[0])]
     expected = [100 * ms / total for ms in (10, 18, optimiser_ms)]
@@ -427,14 +428,7 @@ def test_phases_are_shares_of_their_sum_which_is_told_where_it_is_not_the_step(
 
 def test_a_row_s_other_operators_stand_beside_its_matmuls(functions):
     row = {"time_s": 0.1, "matmul_percent": 60.0, "top_other_operators": '{"aten::mul": 15.0}'}
-    found = functions.evaluate(
-        """(row) => {
-            const drawn = icicle(row, {});
-            const bar = drawn.filter((each) => each.className === "icicle").at(-1);
-            return [bar.ariaLabel, drawn.map((each) => each.textContent)];
-        }""",
-        row,
-    )
+    found = functions.evaluate(ICICLE, row)
     text = Texts("en", "page")
     shares = re.findall(r"([^;]+?) [\d.]+ ms, ([\d.]+) %", found[0])
     names = [text("matmuls"), "aten::mul", text("rest")]
