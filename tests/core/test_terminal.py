@@ -30,6 +30,15 @@ def test_a_name_commands_neither_the_terminal_nor_rich() -> None:
     assert all(word in said for word in ("[bold]aten::mm[/][link=http://x]", "[/]span", ":smile:"))
 
 
+def test_lines_in_a_pipe_end_without_the_blanks_that_fill_a_table() -> None:
+    table = Table("operator", "ms", box=None)
+    table.add_row("aten::mm", "1")
+    table.add_row("aten::add_", "")
+    lines = shown(table).splitlines()
+    assert len(lines) == 3
+    assert all(line == line.rstrip() for line in lines)
+
+
 def test_what_the_encoding_lacks_is_a_question_mark_and_half_a_letter_nothing() -> None:
     assert "MFU ?" in shown("MFU █", encoding="ascii")
     assert "half" in shown(Text("ha\ud800lf"), encoding="cp949")

@@ -6,6 +6,7 @@ import pytest
 
 from mfulab.core.language import LANGUAGES, Texts, verdicts
 from mfulab.mfu import account, models
+from mfulab.mfu import three_lines as three_lines_module
 from mfulab.mfu.causes import BY_KEY
 from mfulab.mfu.models import is_load, names
 from mfulab.mfu.three_lines import (
@@ -366,3 +367,34 @@ def test_cells_of_a_strangers_row_cost_its_specific_remedy_alone(cells, language
     usual = Texts(language, "advice")(cells["verdict"])
     assert usual in advice(row, language) or kind_of_operator(row) == "others"
     verdicts.columns(row, language=language)
+
+
+WIDE = {
+    "time_ci_low_s": 0.008,
+    "time_ci_high_s": 0.0125,
+    "mfu_ci_low_percent": 2.6,
+    "mfu_ci_high_percent": 4.0,
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_wide_interval_stands_beside_mfu_and_the_step(language):
+    row = {**RUN, "verdict": "overhead", "verdict_reason": "overhead"}
+    narrow = row | {"time_ci_low_s": 0.0099, "time_ci_high_s": 0.0101}
+    narrow |= {"mfu_ci_low_percent": 3.1, "mfu_ci_high_percent": 3.3}
+    assert finding(narrow, "it", "CPU", language) == finding(row, "it", "CPU", language)
+    assert advice(narrow, language) == advice(row, language)
+    said = finding(row | WIDE, "it", "CPU", language)
+    assert ("2.6" in said, "4.0" in said) == (True, True)
+    assert "12" in advice(row | WIDE, language)
+    assert "12" not in advice(row, language)
+
+
+def test_padded_tiles_cost_what_tensor_cores_work_beyond_the_model():
+    numbers = json.dumps({"expected": 24.0, "counted": 18.0})
+    row = {**RUN, "verdict": "shape", "matmuls_below_best_ms": 5.0, "verdict_numbers": numbers}
+    row |= {"idle_ms": 1.0}
+    whole = three_lines_module.most_saved({**row, "verdict_reason": "tiles"})
+    part = three_lines_module.most_saved({**row, "verdict_reason": "padding"})
+    assert "5.00" in whole
+    assert "0.600" in part

@@ -403,7 +403,7 @@ def test_any_row_gets_a_verdict(row):
 
 
 TOLD_WITHOUT_MFU = {
-    "input_bound", "communication_bound", "launch_bound", "stalled", "page_faults", "no_mfu",
+    "input_bound", "communication_bound", "launch_bound", "recompiled", "stalled", "page_faults", "no_mfu",
 }  # fmt: skip
 
 
@@ -663,3 +663,21 @@ def test_a_reference_at_another_clock_is_told(beside_mhz, is_flagged):
     row = {"clock_mhz": 1000.0, "reference_clock_mhz": beside_mhz}
     told = json.loads(matmul_flags(row) or "{}")
     assert told == ({"unlike_clocks": {"own": 1000.0, "beside": beside_mhz}} if is_flagged else {})
+
+
+@pytest.mark.parametrize(("high_s", "is_near"), [(0.12, True), (0.16, False)])
+def test_a_step_of_hardly_known_time_is_not_called_compute_bound(high_s, is_near):
+    row = HEALTHY | {"mfu_measured_percent": 92.0, "time_ci_low_s": 0.09, "time_ci_high_s": high_s}
+    assert (judge(row).cause == "compute_bound") == is_near
+
+
+@pytest.mark.parametrize(
+    ("time_s", "recompilations", "is_told"),
+    [(0.06, 7, True), (26e-6, 7, False), (0.06, 1, False), (0.06, None, False)],
+)
+def test_a_step_as_long_as_calls_that_compile_is_told_to_compile(time_s, recompilations, is_told):
+    row = HEALTHY | {"time_s": time_s, "varied_calls": 10, "varied_s": 0.708}
+    verdict = judge(row | {"recompilations": recompilations})
+    assert (verdict.cause == "recompiled") == is_told
+    if is_told:
+        assert verdict.reason.numbers == {"count": 7, "calls": 10}

@@ -104,7 +104,7 @@ def _picture(job: JobTime, row: Record, language: str) -> Group:
     for name in RUNGS:
         percent = row[f"{name}_percent"]
         if percent is not None:
-            add_rung(rungs, text(name), percent)
+            add_rung(rungs, text, name, percent)
     total_ns = sum(job.spans.values()) or 1
     for name, span_ns in job.spans.most_common():
         if span_ns:

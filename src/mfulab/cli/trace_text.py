@@ -224,8 +224,9 @@ def _unknown_parts(console: Terminal, text: Texts, row: Row, is_cpu: bool) -> No
         column = f"{part}_ms"
         if column in reasons and row[column] is None:
             why = verdicts.reason(reasons[column], text.language)
+            key = "empty_clock" if part == "clock" else "empty_part"
             name = verdicts.part_of_step(part, is_cpu, text)
-            console.print(Text(text("empty_part", part=name, reason=why), style="dim"))
+            console.print(Text(text(key, part=name, reason=why), style="dim"))
 
 
 def _speed(text: Texts, row: Row) -> str:

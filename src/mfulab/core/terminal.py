@@ -1,5 +1,6 @@
 """Tables and a console of rich that print foreign text without letting it control the terminal."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.printing import printable
+
+BLANKS = re.compile(r"[ \t]+(?=\n)")  # at the ends of lines
 
 
 def table(
@@ -44,3 +47,11 @@ class Terminal(Console):
             else:
                 encoded = printable(segment.text).encode(self.encoding, errors="replace")
                 yield Segment(encoded.decode(self.encoding), segment.style)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """Text of segments. In a pipe or file lines have no blanks at their ends, with which rich fills
+        the cells of tables."""
+        words = super()._render_buffer(buffer)
+        if self.is_terminal:
+            return words
+        return BLANKS.sub("", words)

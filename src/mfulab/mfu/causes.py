@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mfulab.core.parts import leave_out
 from mfulab.core.said import Numbers, Said
-from mfulab.mfu.step import Counters, Known, Shares, StepFacts
+from mfulab.mfu.step import Counters, Known, Shares, StepFacts, StepTime
 
 AS_LARGE = (
     0.9  # of the largest part: larger parts count as largest too, and the first cause decides
@@ -23,6 +23,7 @@ FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
 LITTLE = 10.0  # % of the step that is little to gain
+VAGUE = 0.5  # of a time: with an interval as wide, it is no evidence of a share of the ceiling
 # % of the computed peak, below which a measured ceiling cannot be right
 FAR_CEILING = 5.0
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
@@ -175,9 +176,10 @@ def _doubtful_ceiling(seen: FactsAndLosses) -> Said | None:
 
 
 def _compute_bound(seen: FactsAndLosses) -> Said | None:
-    """Sentence on a run near its ceiling, with what is left where that is not little."""
+    """Sentence on a run near its ceiling, with what is left where that is not little. None if the
+    step's time, and so that share, is hardly known."""
     share = seen.shares.mfu_measured_percent
-    if share is None or share < NEAR_CEILING:
+    if share is None or share < NEAR_CEILING or not _is_known(seen.facts.time):
         return None
     others = seen.lost.get("other_operators", 0.0)
     if others >= LITTLE:
@@ -185,6 +187,26 @@ def _compute_bound(seen: FactsAndLosses) -> Said | None:
     if 100 - share > LITTLE:
         return Said("compute_bound_in_part", {"share": share})
     return Said("compute_bound", {"share": share})
+
+
+def _is_known(time: StepTime) -> bool:
+    """False if the interval of a step's time reaches VAGUE of it to a side."""
+    time_s, low, high = time.time_s, time.time_ci_low_s, time.time_ci_high_s
+    if time_s is None or low is None or high is None:
+        return True
+    return max(time_s - low, high - time_s) < VAGUE * time_s
+
+
+def _recompiled(seen: FactsAndLosses) -> Said | None:
+    """Sentence on a compiled step that takes as long as calls that compile, so that it compiles
+    itself."""
+    time = seen.facts.time
+    if not (time.time_s and time.varied_s and time.varied_calls and time.recompilations):
+        return None
+    each_s = time.varied_s / time.varied_calls
+    if time.recompilations < time.varied_calls / 2 or time.time_s < each_s / 2:
+        return None
+    return Said("recompiled", {"count": time.recompilations, "calls": time.varied_calls})
 
 
 def _input_bound(seen: FactsAndLosses) -> Said | None:
@@ -400,6 +422,15 @@ CAUSES = (
         "experiment=matmul_sizes",
         "matmul_throughput",
         costs=(),
+    ),
+    Cause(
+        "recompiled",
+        (),
+        _recompiled,
+        "experiment=recompilations",
+        "recompilations",
+        costs=(),
+        without_mfu=True,
     ),
     Cause("compute_bound", (), _compute_bound, "experiment=fewer_flops", "flops_versus_time"),
     Cause(

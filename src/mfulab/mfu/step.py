@@ -27,6 +27,9 @@ class StepTime:
     watched_steps: Known = None
     only_counted: Known = None  # number of steps, if every one ran under the counter
     measuring_percent: Known = None
+    varied_calls: Known = None  # calls of a compiled model, each with one sample more
+    varied_s: Known = None  # their time
+    recompilations: Known = None  # those among them that compiled
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.intervals import ends_in_words
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.device.vendors import kinds
 from mfulab.mfu import account
 from mfulab.mfu.causes import BY_BATCH, BY_KEY, Cause
 from mfulab.mfu.models import names
-from mfulab.mfu.step import Cell, number
+from mfulab.mfu.step import Cell, Known, number
 
 LEAST_UNCOUNTED = 0.5  # % of the matmuls' time: less is not mentioned
 LEAST = 0.05  # percent: a smaller MFU is shown as smaller than this
@@ -35,6 +36,7 @@ Row = Mapping[str, Cell]
 PHASES_MS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 SETTINGS = ("model", "workload", "precision", "batch_size", "sequence_length")
 EAGER = "eager"
+PADDING = "padding"  # the sentence on tensor cores that work more than the model needs
 # Beginnings of executions that a compiler has already fused: torch's, XLA, and ONNX Runtime.
 COMPILED = ("compile", "static_cache_compile", "jax", "tensorflow_function", "onnxruntime")
 
@@ -93,8 +95,7 @@ def finding(row: Row, name: str, device: str, language: str = "en") -> str:
     busy = number(row.get("utilization_percent"))
     if busy is None:
         busy = number(row.get("kernel_busy_percent"))
-    share = number(row.get("mfu_percent"))
-    used = "" if share is None else at_least(row, share_of(share))
+    used = used_share(row, language)
     values = {"name": name, "device": device, "busy": busy, "mfu": used}
     if busy is not None:
         key = "busy"
@@ -105,8 +106,53 @@ def finding(row: Row, name: str, device: str, language: str = "en") -> str:
         return text("used", **values)
     time_s = number(row.get("time_s"))
     if time_s:
-        return text("took", time=quantity(time_s, "s"), **values)
+        return text("took", time=step_time(row, language), **values)
     return ""
+
+
+def used_share(row: Row, language: str = "en") -> str:
+    """MFU of a row in words, with its interval if that is wide; empty without MFU."""
+    share = number(row.get("mfu_percent"))
+    if share is None:
+        return ""
+    ends = ends_in_words(share, *_ends_of_share(row, share), _with_sign, language)
+    return at_least(row, f"{_with_sign(share)}{ends}")
+
+
+def _ends_of_share(row: Row, share: float) -> tuple[Known, Known]:
+    """Ends of the interval of a row's MFU, by that of its time if the row has no other; None if
+    unknown."""
+    low, high = number(row.get("mfu_ci_low_percent")), number(row.get("mfu_ci_high_percent"))
+    if low is not None and high is not None:
+        return low, high
+    shortest, longest = number(row.get("time_ci_low_s")), number(row.get("time_ci_high_s"))
+    time_s = number(row.get("time_s"))
+    if not (time_s and shortest and longest):
+        return None, None
+    return share * time_s / longest, share * time_s / shortest
+
+
+def _with_sign(mfu_percent: float) -> str:
+    return f"{share_of(mfu_percent)} %"
+
+
+def step_time(row: Row, language: str = "en") -> str:
+    """Time of a row in words, with its interval if that is wide; a dash without a time."""
+    time_s = number(row.get("time_s"))
+    return f"{quantity(time_s, 's')}{_ends_of_time(row, language)}"
+
+
+def _ends_of_time(row: Row, language: str) -> str:
+    """Ends of the interval of a row's time; empty if it is narrow or unknown."""
+    time_s = number(row.get("time_s"))
+    if time_s is None:
+        return ""
+    low, high = number(row.get("time_ci_low_s")), number(row.get("time_ci_high_s"))
+    return ends_in_words(time_s, low, high, _rounded_time, language)
+
+
+def _rounded_time(time_s: float) -> str:
+    return quantity(time_s, "s", 2)
 
 
 def is_part(row: Row) -> bool:
@@ -179,23 +225,28 @@ def first_remedy(row: Row, language: str = "en", is_read: bool = False) -> str:
 
 
 def otherwise(row: Row, language: str = "en", shorter_helps: bool = True) -> str:
-    """Sentence on the remedies beside the first; empty if there are none. `shorter_helps` is False
-    if the device gains nothing from a shorter number format."""
+    """Sentence on the remedies beside the first, as `other_remedies` has them; empty if there are
+    none."""
+    remedies = other_remedies(row, language, shorter_helps)
+    if not remedies:
+        return ""
+    return Texts(language, "lines")("otherwise", others=remedies)
+
+
+def other_remedies(row: Row, language: str = "en", shorter_helps: bool = True) -> str:
+    """Remedies beside the first; empty if there are none. `shorter_helps` is False if the device
+    gains nothing from a shorter number format."""
     text = Texts(language, "lines")
     cause = str(row.get("verdict") or "")
     if cause not in BY_KEY or not can_help(row):
         return ""
     # A whole model seldom suits a format of one byte; that is advised to a compute-bound one only.
     is_shorter = shorter_helps and (cause == "compute_bound" or not is_narrow(row))
-    remedies = ""
     for section, key in _others(row, cause):
         words = text.within(section)
         if words.has(key):
-            remedies = words(key, shorter=int(is_shorter))
-            break
-    if not remedies:
-        return ""
-    return text("otherwise", others=remedies)
+            return words(key, shorter=int(is_shorter))
+    return ""
 
 
 def _others(row: Row, cause: str) -> list[tuple[str, str]]:
@@ -292,12 +343,27 @@ def most_saved(row: Row, language: str = "en") -> str:
         part = min(part, padded["ms"] - padded["best_ms"])
     if is_slow_update(row):
         part = min(part, _update_ms(row, part))
+    part = min(part, _padding_ms(row, part))
     if step < 1:
         part, step, unit = 1e3 * part, 1e3 * step, "µs"
     shown = significant(part), significant(step)
     if shown[0] == shown[1]:  # shows that the part is nearly, but not all of, the step
         shown = significant(part, 4), significant(step, 4)
-    return text("saves", part=shown[0], step=shown[1], unit=unit)
+    ends = _ends_of_time(row, language)
+    return text("saves", part=shown[0], step=shown[1], unit=unit, ends=ends)
+
+
+def _padding_ms(row: Row, unknown: float) -> float:
+    """Milliseconds of a step that tensor cores work beyond what the model needs, if its sentence
+    names that; `unknown` otherwise."""
+    if row.get("verdict_reason") != PADDING:
+        return unknown
+    numbers = verdicts.numbers_of(row)
+    expected, counted = number(numbers.get("expected")), number(numbers.get("counted"))
+    time_s = number(row.get("time_s"))
+    if expected is None or counted is None or time_s is None:
+        return unknown
+    return 10 * time_s * (expected - counted)
 
 
 def _update_ms(row: Row, unknown: float) -> float:

@@ -439,6 +439,34 @@ def test_a_row_s_other_operators_stand_beside_its_matmuls(functions):
     assert text("operators") not in found[1]
 
 
+def test_what_is_faster_than_its_ceiling_is_marked_and_told(functions):
+    found = functions.evaluate(
+        """(modules_of) => modules_of.map((found) => modules(found, 100).map((each) => each.textContent))""",
+        [
+            [{"depth": 1, "name": "conv", "calls": 1, "ms": 50, "flops": 1e9, "mfu_percent": share}]
+            for share in (115.5, 99.0)
+        ],
+    )
+    note = Texts("en", "page")("beyond")
+    assert [any(note in text for text in texts) for texts in found] == [True, False]
+    assert ["115.5 *" in "".join(texts) for texts in found] == [True, False]
+
+
+def test_what_never_changed_in_a_run_is_told_by_its_number(functions):
+    samples = {"steal_percent": [0, 0, None], "replicate": [1, 2, 2], "unknown": [None]}
+    drawn = functions.evaluate(
+        """(samples) => {
+            const parts = describe({ samples });
+            const plots = parts.filter((each) => each.querySelector("canvas")).length;
+            return [plots, parts.map((each) => each.textContent)];
+        }""",
+        samples,
+    )
+    assert drawn[0] == 1
+    assert "steal_percent0 %" in drawn[1]
+    assert not any("unknown" in text for text in drawn[1])
+
+
 @pytest.mark.parametrize(("busy", "key"), [(None, "idle_of_cpu"), (61.0, "idle")])
 def test_the_time_between_operators_is_between_kernels_on_a_gpu_alone(functions, busy, key):
     row = {"time_s": 0.1, "idle_ms": 40.0, "useful_ms": 60.0, "kernel_busy_percent": busy}
@@ -724,11 +752,27 @@ def test_a_phone_reads_the_first_figure_as_a_list(opened):
     opened.set_viewport_size({"width": 390, "height": 900})
     lanes = opened.locator(".lanes")
     sync_api.expect(lanes).to_be_visible()
-    assert lanes.locator("div").count() == opened.locator(f"{HEADLINE} [data-run]").count()
-    inks = lanes.locator("div").evaluate_all("all => all.map((each) => each.getAttribute('style'))")
+    assert lanes.locator(".lane").count() == opened.locator(f"{HEADLINE} [data-run]").count()
+    inks = lanes.locator(".lane").evaluate_all(
+        "all => all.map((each) => each.getAttribute('style'))"
+    )
     assert lanes.locator(".causes .swatch").count() == len(set(inks)) > 1
     assert lanes.evaluate("each => each.scrollWidth <= each.clientWidth")
     assert not opened.locator(f"{HEADLINE} .drawing").is_visible()
+
+
+@pytest.mark.parametrize("way", ["tap", "keyboard"])
+def test_a_line_of_a_phone_s_list_opens_its_run(opened, way):
+    opened.set_viewport_size({"width": 390, "height": 900})
+    line = opened.locator(".lanes [data-key]").nth(1)
+    run = line.get_attribute("data-key").rpartition("/")[2]
+    if way == "tap":
+        line.click()
+    else:
+        line.focus()
+        opened.keyboard.press("Enter")
+    sync_api.expect(opened.locator("dialog#run")).to_be_visible()
+    assert opened.locator("#run-title").text_content() == run
 
 
 def test_rows_that_look_alike_show_the_key_that_differs(drawn):

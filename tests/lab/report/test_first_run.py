@@ -59,7 +59,7 @@ def test_a_machine_of_doubtful_runs_alone_keeps_them(quickstart):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_causes_of_the_page_begin_with_the_first_run(quickstart, language):
     first = first_of(quickstart)
-    section = why.section(quickstart, first, set(), language)
+    section = why.section(quickstart, [first.name], set(), language)
     text = Texts(language, "why")
     mode = text.name("mode", first["mode"])
     assert section["cases"][0]["title"] == f"{first['model']} · {mode}"
@@ -74,7 +74,7 @@ def test_a_figure_is_linked_only_where_it_holds_the_run_s_machine_and_mode(quick
 
     def linked(*held: why.Held) -> str:
         found = why.first(quickstart, first, set(held), "en")["figure"]
-        section = why.section(quickstart, first, set(held), "en")
+        section = why.section(quickstart, [first.name], set(held), "en")
         assert section["cases"][0]["figure"] == found
         return found
 
@@ -100,7 +100,7 @@ def test_idle_time_of_a_cpu_lies_between_operators(quickstart, language, device)
     names = {"cpu": words("idle_of_cpu"), "cuda": words("idle")}
     environment = quickstart["environment"].assign(device=device)
     tables = {**quickstart, "environment": environment}
-    cases = why.section(tables, None, set(), language)["cases"]
+    cases = why.section(tables, (), set(), language)["cases"]
     drawn = [part["says"] for case in cases for part in case["parts"]]
     counts = {}
     for key, name in names.items():
@@ -138,3 +138,21 @@ def test_a_remedy_for_another_machine_s_run_says_so(quickstart, is_recorded):
         labels = [text(key, advice="") for key in ("try", "try_there")]
         is_there = [any(line.startswith(label) for line in lines) for label in labels]
         assert is_there == [not is_recorded, is_recorded]
+
+
+def steps_of(tables: frames.Tables) -> pd.DataFrame:
+    rows = frames.with_machine(tables, frames.with_traces(tables))
+    return frames.ok(frames.own_or_recorded(rows), "time_s")
+
+
+@pytest.mark.parametrize("tables", ["quickstart", "recorded"])
+def test_one_run_stands_for_its_machine_model_and_mode(request, tables):
+    judged = trust.judged(request.getfixturevalue(tables))
+    steps = steps_of(judged)
+    named = selection.named_of_page(figures.modules()["mfu_versus_utilization"], judged)
+    assert named[0] == first_of(judged).name
+    told = selection.one_of_each(steps, named)
+    assert not told.duplicated(selection.CASE).any()
+    assert len(told) == len(steps[selection.CASE].drop_duplicates())
+    assert set(named[:1]) <= set(told.index)
+    assert set(why.chosen(steps, named).index) <= set(told.index)

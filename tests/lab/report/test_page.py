@@ -1,6 +1,7 @@
 """The page as text: in order, self-contained, escaped, whole where tables are broken."""
 
 import errno
+import json
 import multiprocessing
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from markupsafe import escape
 from support.report_rows import EVIL, EVIL_NAME
 from support.slow import few
 
@@ -291,17 +293,32 @@ def test_without_any_table_there_is_a_page_that_says_so(one_figure, tmp_path):
 
 
 @pytest.mark.parametrize("table", few(sorted(document.ON_A_MACHINE, reverse=True), 2))
-def test_rows_of_any_measurement_on_a_machine_are_counted(one_figure, table, measured, tmp_path):
+def test_machines_of_any_measurement_are_named(one_figure, table, measured, tmp_path):
     for name in (*TABLES, "series"):
         lines = (measured / f"{name}.csv").read_text().splitlines(keepends=True)
         kept = lines if name in (table, "environment") else lines[:1]
         (tmp_path / f"{name}.csv").write_text("".join(kept))
     content = document.build(tmp_path, tmp_path)  # no figure is drawn for it
-    rows = pd.read_csv(tmp_path / f"{table}.csv")
-    machines = rows.loc[rows["recorded"].eq(True), "hardware"].nunique()
-    told = Texts("en", "page")("shown_recorded", count=machines)
+    runs = frames.in_words(document._runs(frames.read(tmp_path)[0]), Texts())
+    first_screen = content.partition('<nav id="contents"')[0]
     assert NO_ROWS not in content
-    assert (told in content) == (machines > 0)
+    assert len(runs)
+    assert all(str(escape(machine)) in first_screen for machine in runs["machine"])
+
+
+def test_recorded_machines_beyond_the_line_of_provenance_and_those_of_older_code_are_named():
+    text = Texts("en", "page")
+    runs = pd.DataFrame({"hardware": ["a", "b"], "machine": ["A", "B"], "recorded": True})
+    runs = runs.assign(experiment="")
+    assert document._rows_shown(runs, "A · 2026", text) == text("shown_recorded", names="B")
+    assert document._rows_shown(runs, "A, B", text) == ""
+    numbers = {"folder": "results/reference/b", "number": 3, "total": 4}
+    said = json.dumps({"recording_aged": numbers})
+    aged = [frames.Problem("", said, of_recordings=True), frames.Problem("odd.csv: cannot be read")]
+    told = document._aged(aged, runs, text)
+    assert "B" in told
+    assert text.part(3, 4) in told
+    assert document._aged(aged[1:], runs, text) == ""
 
 
 def test_empty_tables_likewise(one_figure, tmp_path):

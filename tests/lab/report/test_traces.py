@@ -42,7 +42,7 @@ def test_a_trace_is_advised_by_its_verdict_alone(tables, cause, language):
     """It is recorded already, and its program is no model of the config: neither trace nor
     experiment is asked for."""
     traces = tables["traces"].assign(verdict=cause)
-    section = why.section({**tables, "traces": traces}, None, set(), language)
+    section = why.section({**tables, "traces": traces}, (), set(), language)
     assert len(section["cases"]) == len(traces)
     for case in section["cases"]:
         assert case["advice"]

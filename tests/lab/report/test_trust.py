@@ -371,7 +371,7 @@ def test_a_batch_is_recommended_only_where_no_interval_allows_another(half, foun
     (batch,) = why.batches(within(half, 0.1, 0.106, 0.2))  # 10, 18.9 and 20 samples/s
     assert (batch.batch_size, batch.up_to, batch.is_open) == found
     [cell] = [line[3] for line in answered(within(half, 0.1, 0.106, 0.2))[0]["lines"]]
-    assert (str(found[0]) in cell) == (not found[2])
+    assert cell == "–".join(dict.fromkeys(map(str, found[:2])))
 
 
 def told_of_batches(rows: pd.DataFrame) -> dict[str, list[dict]]:
@@ -386,7 +386,7 @@ def test_a_range_is_announced_only_where_one_is_printed():
     assert some["batch_range"] == [{"count": 1, "total": 1}]
     every = told_of_batches(within(0.6, 0.1, 0.106, 0.2))
     assert every["batch_every"] == [{"count": 1, "total": 1}]
-    assert ("batch_every" in some, "batch_range" in every) == (False, False)
+    assert ("batch_every" in some, "batch_range" in every) == (False, True)
 
 
 def test_cases_of_one_size_are_counted_beside_those_of_several():
@@ -451,7 +451,7 @@ def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
     assert (other.rising, other.too_large) == (True, None), "another case's"
     (first, *_) = answered(lost)
     assert "4 (8: out of memory)" in first["lines"][0]
-    assert first["says"].endswith(Texts("en", "why")("batch_lost", count=1, total=1))
+    assert Texts("en", "why")("batch_lost", count=1, total=1) in first["says"]
 
 
 def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
@@ -483,11 +483,9 @@ def answered(*rows: pd.DataFrame, language: str = "en") -> list[dict]:
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_a_card_has_a_largest_batch_only_where_a_line_predicts_it(language):
-    sizes, memory, *_ = answered(
-        profile(0.1, 0.2), profile(0.1, precision="bf16"), language=language
-    )
+    sizes, *_ = answered(profile(0.1, 0.2), profile(0.1, precision="bf16"), language=language)
     assert [line[-4:] for line in sizes["lines"]] == [["13", "20", "35", "71"], ["≥ 1"] * 4]
-    assert "≥" in memory["says"]
+    assert "≥" in sizes["says"]
 
 
 def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
@@ -608,8 +606,13 @@ def test_a_gain_is_told_where_rows_of_the_page_show_it(compiled, gain, language)
     rows = pd.concat([eager, profile(*compiled, execution="compile").assign(model="resnet18")])
     text = Texts(language, "why")
     case = eager.iloc[0].to_dict()
-    told = why._advice(case, rows, False, text)
-    assert told.startswith(text.within("advice")("overhead"))
+    remedies = why._remedies(case, why.Beside(rows, ceilings()), False, text)
+    told = remedies.first
+    assert remedies.is_refuted == (compiled in ([0.2], [0.1005]))
+    refuted = text.within("advice")("overhead")
+    assert told.startswith(refuted) == (not remedies.is_refuted)
+    if remedies.is_refuted:
+        assert told.startswith(text.within("otherwise")("overhead"))
     if gain == "gain_unsure":
         setting = text.name("execution", "compile")
         assert told.endswith(text(gain, setting=setting))
@@ -658,10 +661,11 @@ def test_a_larger_batch_that_was_measured_is_told_by_the_best_size():
     text = Texts("en", "why")
     case = rows.iloc[0].to_dict()
     assert three_lines.tried_axis(case)[0] == "batch_size"
-    told = why._gain(case, rows, text)
-    assert "4.00" in told
-    assert text("batch", batch_size=2) in told
-    assert why._gain(case, rows.head(1), text) == ""
+    outcome = why._outcome(case, rows, text)
+    assert outcome.helps
+    assert "4.00" in outcome.says
+    assert text("batch", batch_size=2) in outcome.says
+    assert why._outcome(case, rows.head(1), text) is None
 
 
 def test_a_gain_is_of_runs_that_differ_in_nothing_else():
@@ -670,14 +674,28 @@ def test_a_gain_is_of_runs_that_differ_in_nothing_else():
     for other in ({"model": "gpt2"}, {"precision": "bf16"}, {"verdict_flags": "", "steady": False}):
         row = {"model": "resnet18", "execution": "compile", **other}
         rows = trust.with_doubts(pd.concat([eager, profile(0.05).assign(**row)], ignore_index=True))
-        assert why._gain(case, rows, Texts("en", "why")) == ""
+        assert why._outcome(case, rows, Texts("en", "why")) is None
 
 
 def test_a_gain_is_of_the_run_s_own_execution():
     quantised = profile(0.1, device="cpu", execution="quantised_dynamic_int8", **EAGER)
     others = [profile(0.2), profile(0.05, execution="compile")]
     rows = pd.concat([quantised, *others], ignore_index=True).assign(model="resnet18")
-    assert why._gain(rows.iloc[0].to_dict(), rows, Texts("en", "why")) == ""
+    assert why._outcome(rows.iloc[0].to_dict(), rows, Texts("en", "why")) is None
+
+
+def test_what_compiling_gained_in_other_runs_of_the_model_is_told_where_this_one_was_not_tried():
+    eager = profile(0.1, device="cpu", **EAGER).assign(model="resnet18")
+    fp32 = [profile(0.3, precision="fp32"), profile(0.299, precision="fp32", execution="compile")]
+    text = Texts("en", "why")
+    case = eager.assign(precision="bf16").iloc[0].to_dict()
+    alike = pd.concat([eager.assign(precision="bf16"), *fp32], ignore_index=True)
+    rows = alike.assign(model="resnet18")
+    outcome = why._outcome(case, rows, text)
+    assert (outcome.helps, text.name("execution", "compile") in outcome.says) == (False, True)
+    faster = [0.1, 0.099, 0.101, 10.0]
+    rows.loc[rows["execution"] == "compile", [*frames.INTERVAL, "samples_per_s"]] = faster
+    assert why._outcome(case, rows, text) is None, "it gained there, so it may gain here"
 
 
 def ceilings(**speeds: float | None) -> pd.DataFrame:

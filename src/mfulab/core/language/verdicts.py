@@ -188,9 +188,14 @@ def is_update(name: str, share: float | None, row: Mapping[str, object]) -> bool
 def longest_operator(row: Mapping[str, object]) -> tuple[str, float | None]:
     """Name of the operator that a verdict's sentence names, and its share in percent. The name is
     empty if there is none; the share is None if it is no number."""
-    numbers = _read(_text(row, "verdict_numbers"))
-    share = numbers.get("share")
-    return str(numbers.get("name") or ""), share if _is_number(share) else None
+    said = numbers_of(row)
+    share = said.get("share")
+    return str(said.get("name") or ""), share if _is_number(share) else None
+
+
+def numbers_of(row: Mapping[str, object]) -> Mapping[str, Any]:
+    """Numbers of the sentence of a row's verdict, by their names; empty if it has none."""
+    return _read(_text(row, "verdict_numbers"))
 
 
 def _is_number(value: object) -> TypeGuard[float]:

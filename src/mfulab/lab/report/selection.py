@@ -107,6 +107,13 @@ def _is_variant(rows: pd.DataFrame) -> pd.Series:
     return is_issued_otherwise | (rows["workload"] != rows["mode"]) | frames.pruned(rows)
 
 
+def _is_untraced(rows: pd.DataFrame) -> pd.Series:
+    """True for steps of which no trace shows where the time goes."""
+    if "useful_ms" not in rows:
+        return pd.Series(False, rows.index)
+    return rows["useful_ms"].isna()
+
+
 def _is_incomparable(rows: pd.DataFrame) -> pd.Series:
     return ~frames.comparable(rows)
 
@@ -184,6 +191,7 @@ FIRST_PANEL = ("contradict", "doubtful", "unsure", "recorded", "synthetic", "bel
 BESIDE_ONE = ("contradict", "doubtful", "unsure", "recorded", "elsewhere")
 FIRST_SCREEN = ("uncounted", "emulated", "doubtful", "synthetic")
 BUSY = 90  # % utilization from which a low MFU is surprising
+CASE = ["machine", "model", "mode"]  # of which one run stands for all
 
 
 def select(rows: pd.DataFrame, reasons: Iterable[str] = USUAL) -> Selection:
@@ -239,13 +247,43 @@ def first_run(rows: pd.DataFrame) -> pd.Series:
     return frames.lowest(selected, "mfu_percent")
 
 
-def first_of_page(headline: ModuleType, tables: frames.Tables) -> Hashable | None:
-    """Returns the index of the run that the page's first sentences are about, in the steps and
-    traces of the tables; None if the `headline` figure has no rows."""
-    charted = drawable(headline, tables)
+def one_of_each(rows: pd.DataFrame, named: Sequence[Hashable] = ()) -> pd.DataFrame:
+    """Returns the run that stands for its machine, model and mode on the page: one of the runs
+    `named` by their index, else the fastest. Plain, then trusted, then traced runs are
+    preferred."""
+    ordered = rows.assign(
+        is_named=rows.index.isin(named),
+        is_variant=_is_variant(rows),
+        unsure=trust.unsure(rows),
+        is_untraced=_is_untraced(rows),
+    )
+    ordered = ordered.sort_values(
+        ["is_named", "is_variant", "unsure", "is_untraced", "samples_per_s"],
+        ascending=[False, True, True, True, False],
+        na_position="last",
+    )
+    return rows.loc[ordered.drop_duplicates(CASE).index]
+
+
+def named_runs(charted: pd.DataFrame) -> list[Hashable]:
+    """Returns the indices of the runs that the page's first sentence names, the lowest first.
+    `charted` are the rows of the first figure."""
     if charted.empty:
-        return None
-    return first_run(charted).name
+        return []
+    first = first_run(charted)
+    best = best_runs(charted, first)
+    return list(dict.fromkeys([first.name, best.index[0]]))
+
+
+def named_of_page(headline: ModuleType, tables: frames.Tables) -> list[Hashable]:
+    """Returns the indices of the runs that the page's first sentence names, in the steps and traces
+    of the tables; empty if the `headline` figure has no rows."""
+    return named_runs(drawable(headline, tables))
+
+
+def first_of_page(headline: ModuleType, tables: frames.Tables) -> Hashable | None:
+    """Returns the first of `named_of_page`; None if the `headline` figure has no rows."""
+    return next(iter(named_of_page(headline, tables)), None)
 
 
 def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:

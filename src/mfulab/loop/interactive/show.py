@@ -73,13 +73,14 @@ def ladder_table(
             style = "yellow"
         else:
             style = "green"
-        add_rung(table, names(rung.column), rung.percent, style)
+        add_rung(table, names, rung.column, rung.percent, style)
     return table
 
 
-def add_rung(table: Table, name: str, percent: float, style: str = "green") -> None:
-    """Adds a rung to a table: its name, its percent and a bar."""
-    table.add_row(name, f"{in_percent(percent):>8}", Text(bar(percent), style=style))
+def add_rung(table: Table, names: Texts, key: str, percent: float, style: str = "green") -> None:
+    """Adds a rung to a table: its name by its key, its percent and a bar."""
+    share = names.written(in_percent(percent))
+    table.add_row(names(key), f"{share:>8}", Text(bar(percent), style=style))
 
 
 def facts_line(values: Row, language: str = "en") -> str:
@@ -150,7 +151,7 @@ def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
         if values["flops"] is not None:
             flops = quantity(values["flops"], "FLOP")
         if mfu is not None:
-            last = f"MFU {percent(mfu)} % {bar(mfu)}"
+            last = text.written(f"MFU {percent(mfu)} % {bar(mfu)}")
         elif values["only_counted"]:
             last = text("only_counted_phase")
         else:

@@ -102,8 +102,9 @@ WORDS = (
     *("difference", "points", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
     *("phases_differ", "other_operators", "matmuls"),
-    *("side_by_side", "verdict", "percent_sign"),
+    *("side_by_side", "verdict", "percent_sign", "beyond", "unchanged"),
 )
+AGED = ("recording_aged", "recording_of_older_form")  # problems of recordings
 TIMES = ("time_s", "samples_per_s")  # compared first of two runs side by side
 # Words of the tables of a trace's operators and modules, and of its time.
 ROOFLINE = (
@@ -251,7 +252,8 @@ def _runs_in_words(
     tables: frames.Tables, problems: list[frames.Problem], marks: trust.Marks, text: Texts
 ) -> Record:
     """Texts on when runs were measured, how far to trust them, and faults of their files."""
-    runs = _runs(tables)
+    runs = frames.in_words(_runs(tables), text)
+    provenance = style.provenance(runs, text)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     duty_words = ""
     if duty:
@@ -271,10 +273,11 @@ def _runs_in_words(
         else:
             urgent.append(words)
     return {
-        "provenance": style.provenance(frames.in_words(runs, text), text),
+        "provenance": provenance,
         "duty_cycle": duty_words,
         "precision": trust.precision(tables, text.language),
-        "rows_shown": _rows_shown(runs, text),
+        "rows_shown": _rows_shown(runs, provenance, text),
+        "aged": _aged(problems, runs, text),
         "doubts": {"says": doubts.headline, "lines": doubts.lines, "again": again},
         "problems": urgent,
         "upkeep": upkeep,
@@ -286,14 +289,14 @@ def _why(held: set[why.Held], tables: frames.Tables, is_of_own: bool, language: 
     MFU or utilization, there are none, except that a single trace stands in for the run."""
     charted = selection.drawable(mfu_versus_utilization, tables)
     if charted.empty or not is_of_own:
-        section = why.section(tables, None, held, language)
+        section = why.section(tables, (), held, language)
         first = {}
         if section and _is_one_trace(tables):
             first = section["cases"][0] | {"because": section["cases"][0]["reason"]}
         return {"lanes": {}, "first": first, "why": section}
     lowest = selection.first_run(charted)
     first = why.first(tables, lowest, held, language)
-    section = why.section(tables, lowest, held, language)
+    section = why.section(tables, selection.named_runs(charted), held, language)
     return {
         "lanes": why.lanes(charted, language),
         "first": first,
@@ -423,19 +426,40 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
 
 
-def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
-    """Sentences on the experiments measured here, and on the number of recorded machines."""
+def _rows_shown(runs: pd.DataFrame, provenance: str, text: Texts) -> str:
+    """Sentences on the experiments measured here, and on recorded machines that the line of
+    `provenance` does not name."""
     own = runs.loc[~runs["recorded"], "experiment"]
     experiments = ", ".join(sorted(filter(None, own.unique())))
-    recorded = runs.loc[runs["recorded"], "hardware"].nunique()
+    recorded = []
+    for machine in runs.loc[runs["recorded"], "machine"].unique():
+        if machine not in provenance:
+            recorded.append(machine)
     sentences = []
     if experiments:
         sentences.append(text("shown_experiments", names=experiments))
     if recorded:
-        sentences.append(text("shown_recorded", count=recorded))
+        sentences.append(text("shown_recorded", names=", ".join(recorded)))
     if experiments:
         sentences.append(text("shown_all"))
     return " ".join(sentences)
+
+
+def _aged(problems: Sequence[frames.Problem], runs: pd.DataFrame, text: Texts) -> str:
+    """Sentence on the recorded machines whose measurements rest on code that has changed since, or
+    may have; empty if there are none."""
+    machines = dict(zip(runs["hardware"], runs["machine"], strict=True))
+    parts = []
+    for problem in problems:
+        for key, numbers in parse_json(problem.said or "{}").items():
+            if key in AGED:
+                folder = Path(numbers["folder"]).name
+                counts = {"count": numbers["number"], "total": numbers["total"]}
+                machine = machines.get(folder, folder)
+                parts.append(text("aged_part", machine=machine, **counts))
+    if not parts:
+        return ""
+    return text("aged", machines=", ".join(parts))
 
 
 def _progress(folder: Path, text: Texts) -> Record:

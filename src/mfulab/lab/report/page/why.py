@@ -2,7 +2,7 @@
 common questions."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import pandas as pd
 from mfulab.core.formats import FORMATS
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.intervals import ends_in_words
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.core.parts import Record, Row
 from mfulab.lab.planning.naming import MEASURE, in_language
@@ -29,7 +30,6 @@ NAMED = 5.0  # percentage points from which a part of the step is named below it
 SLOWER = 1.1
 SHOWN = 6  # cases shown at first
 MORE = 24  # cases that can be unfolded; others are only in the table of rows
-CASE = ["machine", "model", "mode"]
 LISTED = 30  # lines in the table of batch sizes
 PHASES = ("forward", "backward", "optimiser", "other")
 WORTH = ("bf16_yes", "bf16_no", "bf16_unclear", "bf16_doubtful", "bf16_once", "bf16_faults")
@@ -66,6 +66,22 @@ class Beside(NamedTuple):
 
     steps: pd.DataFrame
     ceilings: pd.DataFrame
+
+
+class Outcome(NamedTuple):
+    """Words for what a remedy gained in rows of the page, and whether that is measurable."""
+
+    says: str
+    helps: bool
+
+
+class Remedies(NamedTuple):
+    """Advice on a run, and sentence on other remedies. `is_refuted` if rows of the page show that
+    the verdict's first remedy gains nothing, so that its command is no advice."""
+
+    first: str
+    others: str = ""
+    is_refuted: bool = False
 
 
 class Batch(NamedTuple):
@@ -265,23 +281,23 @@ def _comparable(pairs: pd.DataFrame) -> pd.Series:
 
 
 def section(
-    tables: frames.Tables, lowest: pd.Series | None, held: set[Held], language: str
+    tables: frames.Tables, named: Sequence[Hashable], held: set[Held], language: str
 ) -> Record:
-    """Returns the cases of the section, `lowest` first, and the answers. `held` is what the page's
-    figures hold. Empty without a profiled step."""
+    """Returns the cases of the section, the first of the `named` runs first, and the answers. `held`
+    is what the page's figures hold. Empty without a profiled step."""
     text = Texts(language, "why")
     rows = _steps(tables, text)
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
-    shown = chosen(measured)
+    shown = chosen(measured, named)
     # the run that the page's first sentences are about
-    if lowest is not None and lowest.name in measured.index:
-        first_case = measured.loc[[lowest.name]]
-        is_same = (shown[CASE] == first_case[CASE].iloc[0]).all(axis=1)
+    if named and named[0] in measured.index:
+        first_case = measured.loc[[named[0]]]
+        is_same = (shown[selection.CASE] == first_case[selection.CASE].iloc[0]).all(axis=1)
         shown = pd.concat([first_case, shown[~is_same]])
     drawn = shown.head(SHOWN + MORE)
-    not_shown = len(measured[CASE].drop_duplicates()) - len(drawn)
+    not_shown = len(measured[selection.CASE].drop_duplicates()) - len(drawn)
     sentences = [*_most_frequent(drawn, not_shown, text), *of_jobs(tables, language)]
     beside = Beside(measured, tables["ceilings"])
     cases = [_case(row, beside, held, text) for row in drawn.to_dict("records")]
@@ -373,13 +389,15 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
 
 
 def _lane(row: Row, is_cpu: bool, text: Texts) -> Record:
-    """A line of the first figure: look, labels, and position in percent of the width. `is_cpu` is
-    true if all lines are of CPUs."""
+    """A line of the first figure: the key of its run, look, labels, and position in percent of the
+    width. `is_cpu` is true if all lines are of CPUs."""
     mfu = row["mfu_percent"]
     busy = row["utilization_percent"]
     left, right = sorted([min(100.0, mfu), min(100.0, busy)])
+    recorded = "recorded/" if row["recorded"] else ""
     return {
         "name": row["name"],
+        "key": f"{recorded}{row['hardware']}/{row['run']}",
         "color": row["color"],
         "doubtful": row["doubtful"],
         "mfu": mfu_versus_utilization.share(mfu, text),
@@ -391,21 +409,14 @@ def _lane(row: Row, is_cpu: bool, text: Texts) -> Record:
     }
 
 
-def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the fastest run of each machine, model and mode, sorted by MFU. Plain workloads and
-    then rows without doubt are preferred. Steps without matmuls, recorded traces and synthetic
-    loads are left out if others remain."""
-    is_variant = (rows["workload"] != rows["mode"]) | frames.pruned(rows)
-    ordered = rows.assign(is_variant=is_variant, unsure=trust.unsure(rows))
-    ordered = ordered.sort_values(
-        ["is_variant", "unsure", "samples_per_s"],
-        ascending=[True, True, False],
-        na_position="last",
-    )
-    fastest = ordered.drop_duplicates(CASE).drop(columns=["is_variant", "unsure"])
-    fastest = frames.preferred(fastest, fastest["mfu_percent"] != 0)
-    fastest = selection.pick(fastest, "recorded_trace", "synthetic")
-    return fastest.sort_values("mfu_percent", na_position="last")
+def chosen(rows: pd.DataFrame, named: Sequence[Hashable] = ()) -> pd.DataFrame:
+    """Returns the run that stands for its machine, model and mode, sorted by MFU. Steps without
+    matmuls, recorded traces and synthetic loads are left out if others remain. `named` as in
+    `selection.one_of_each`."""
+    shown = selection.one_of_each(rows, named)
+    shown = frames.preferred(shown, shown["mfu_percent"] != 0)
+    shown = selection.pick(shown, "recorded_trace", "synthetic")
+    return shown.sort_values("mfu_percent", na_position="last")
 
 
 def _case(row: Row, beside: Beside, held: set[Held], text: Texts) -> Record:
@@ -419,10 +430,9 @@ def _case(row: Row, beside: Beside, held: set[Held], text: Texts) -> Record:
     figure = ""
     if tried and _holds(BY_KEY[cause].figure, row, held):
         figure = BY_KEY[cause].figure
-    otherwise = ""
-    if not (is_read and cause in three_lines.OF_TRACES):
-        helps = shorter_helps(row, beside.ceilings)
-        otherwise = three_lines.otherwise(row, text.language, helps)
+    remedies = _remedies(row, beside, is_read, text)
+    if remedies.is_refuted:
+        tried = ""
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
@@ -432,8 +442,8 @@ def _case(row: Row, beside: Beside, held: set[Held], text: Texts) -> Record:
         "parts": _drawn(row, budget, text),
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
-        "advice": _advice(row, beside.steps, is_read, text),
-        "otherwise": otherwise,
+        "advice": remedies.first,
+        "otherwise": remedies.others,
         "experiment": _command(cause, tried, text.language),
         "figure": figure,
         "is_elsewhere": bool(row["recorded"]),
@@ -446,47 +456,82 @@ def _holds(figure: str, row: Row, held: set[Held]) -> bool:
     return Held(figure, machine, row["mode"]) in held or Held(figure, machine, "") in held
 
 
-def _advice(row: Row, steps: pd.DataFrame, is_read: bool, text: Texts) -> str:
-    """The first remedy, and what it gains by the rows of the page; if they do not show that, the
-    time at stake."""
+def _remedies(row: Row, beside: Beside, is_read: bool, text: Texts) -> Remedies:
+    """The first remedy with what it gains by the rows of the page, or with the time at stake if they
+    do not show that; then the others. If the rows show no gain, the others take its place."""
     remedy = three_lines.first_remedy(row, text.language, is_read)
-    if not remedy or not three_lines.can_help(row):
-        return remedy
-    if is_read and row[CAUSE] in three_lines.OF_TRACES:
-        return remedy
-    said = _gain(row, steps, text) or three_lines.most_saved(row, text.language)
-    return f"{remedy} {said}".strip()
+    is_told_alone = is_read and row[CAUSE] in three_lines.OF_TRACES
+    if not remedy or is_told_alone or not three_lines.can_help(row):
+        return Remedies(remedy)
+    helps = shorter_helps(row, beside.ceilings)
+    outcome = _outcome(row, beside.steps, text)
+    if outcome and not outcome.helps:
+        others = three_lines.other_remedies(row, text.language, helps)
+        return Remedies(f"{others} {outcome.says}".strip(), is_refuted=True)
+    said = outcome.says if outcome else three_lines.most_saved(row, text.language)
+    others = three_lines.otherwise(row, text.language, helps)
+    return Remedies(f"{remedy} {said}".strip(), others)
 
 
-def _gain(row: Row, steps: pd.DataFrame, text: Texts) -> str:
-    """Sentence on the best of the runs that differ from `row` only in what its command sweeps;
-    empty if there are none without doubt."""
+def _outcome(row: Row, steps: pd.DataFrame, text: Texts) -> Outcome | None:
+    """Outcome of the first remedy of `row`, by runs that differ only in what its command sweeps.
+    That of compiling may be by other runs of its model. None if no trusted run tells."""
     axis, tried = three_lines.tried_axis(row)
     if axis not in AXES:
-        return ""
+        return None
     if axis == "execution" and row[axis] != three_lines.EAGER:  # the command sweeps eager anew
-        return ""
-    is_alike = steps[axis].isin([row[axis], *tried])
+        return None
+    is_tried = steps[axis].isin([row[axis], *tried])
     if axis == "batch_size":  # any larger one answers, not only those of the command
-        is_alike = steps[axis] >= row[axis]
-    is_alike &= _are_alike(steps, row, axis)
-    if is_alike.sum() < 2:
-        return ""
-    pairs = relative.against(steps[is_alike], axis, row[axis])
+        is_tried = steps[axis] >= row[axis]
+    pairs = _pairs(steps[is_tried & _are_alike(steps, row, axis)], axis, row[axis])
+    if pairs.empty:
+        if axis == "execution":
+            return _of_model(row, steps[is_tried], text)
+        return None
+    faster = frames.preferred(pairs, pairs["speedup_low"] > 1)
+    best = frames.highest(faster, "speedup")
+    setting = _setting(axis, best[axis], text)
+    if best["speedup_low"] <= 1 <= best["speedup_high"]:
+        return Outcome(text("gain_unsure", setting=setting), helps=False)
+    gained = f"{relative.times(best['speedup'], text)}{_ends_of_factor(best, text)}"
+    says = text("gain", setting=setting, gained=gained)
+    return Outcome(says, helps=best["speedup"] > 1)
+
+
+def _of_model(row: Row, steps: pd.DataFrame, text: Texts) -> Outcome | None:
+    """Outcome of compiling in other runs of a row's model and workload on its machine, where none
+    gained anything measurable; None if one did, or if no trusted run tells."""
+    keys = ["machine", "model", "workload"]
+    is_same = (steps[keys] == [row[key] for key in keys]).all(axis=1)
+    pairs = _pairs(steps[is_same], "execution", three_lines.EAGER)
+    if pairs.empty or (pairs["speedup_low"] > 1).any():
+        return None
+    names = [_setting("execution", name, text) for name in pairs["execution"].unique()]
+    return Outcome(text("gain_nowhere", setting=", ".join(names)), helps=False)
+
+
+def _pairs(steps: pd.DataFrame, axis: str, baseline: str | float) -> pd.DataFrame:
+    """Trusted pairs of steps, each with the same step at `axis == baseline`."""
+    if len(steps) < 2:
+        return steps.iloc[:0]
+    pairs = relative.against(steps, axis, baseline)
     pairs = pairs[_comparable(pairs)]
     if trust.REACH in pairs:
         pairs = pairs[pairs[trust.REACH] == 1]
-    if pairs.empty:
-        return ""
-    best = frames.highest(pairs, "speedup")
-    setting = _setting(axis, best[axis], text)
-    if best["speedup_low"] <= 1 <= best["speedup_high"]:
-        return text("gain_unsure", setting=setting)
-    return text(
-        "gain",
-        setting=setting,
-        gained=relative.times(best["speedup"], text),
-    )
+    return pairs
+
+
+def _ends_of_factor(pair: pd.Series | Row, text: Texts) -> str:
+    """Ends of the interval of how many times as fast, or as long, a pair's step is; empty if it is narrow."""
+    speedup, low, high = (pair[name] for name in ("speedup", "speedup_low", "speedup_high"))
+    if speedup < 1:
+        speedup, low, high = 1 / speedup, 1 / high, 1 / low
+    return ends_in_words(speedup, low, high, _factor, text.language)
+
+
+def _factor(factor: float) -> str:
+    return significant(factor, 2)
 
 
 def _are_alike(steps: pd.DataFrame, row: Row, axis: str) -> pd.Series:
@@ -590,10 +635,10 @@ def _where(row: Row, text: Texts) -> list[str]:
     if row["precision"]:
         words.append(text.name("precision", row["precision"]))
     words += curves.variant(row, text)
-    words.append(text("step", time=quantity(row["time_s"], "s")))
-    share = row["mfu_percent"]
-    if share == share:
-        words.append(text("mfu", share=three_lines.at_least(row, percent(share))))
+    words.append(text("step", time=three_lines.step_time(row, text.language)))
+    share = three_lines.used_share(row, text.language)
+    if share:
+        words.append(text("mfu", share=share))
     else:
         words.append(text("no_mfu"))
     words.append(row["machine"])
@@ -656,18 +701,28 @@ def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Rec
         code = in_language(f"{MEASURE} --config experiment=input", text.language)
     return [
         {
+            "topic": "batch_size",
             "question": text("batch_question"),
             "says": _with_rest(_batch_says(recommended, text), len(recommended), text),
             "head": head,
             "lines": lines,
         },
-        {"question": text("fits_question"), "says": _fits_says(recommended, text)},
         {
+            "topic": "batch_size",
+            "question": text("fits_question"),
+            "says": _fits_says(recommended, text),
+        },
+        {
+            "topic": "",
             "question": text("loader_question"),
             "says": _loader_says(fed, loaders, text),
             "code": code,
         },
-        {"question": text("bf16_question"), "says": _bf16_says(bf16(rows), text)},
+        {
+            "topic": "precision",
+            "question": text("bf16_question"),
+            "says": _bf16_says(bf16(rows), text),
+        },
     ]
 
 
@@ -705,9 +760,7 @@ def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
         size += f" ({batch.too_large}: {text.name('status', OUT_OF_MEMORY)})"
     speed = significant(batch.samples_per_s)
     share = text("share_of", share=batch.share_percent)
-    if batch.is_open:
-        speed = "–"
-    if batch.is_open or batch.batch_size is None:
+    if batch.batch_size is None:
         share = "–"
     return [
         _with_setting(case["model"], _distinguishing(case, cases, text)),
@@ -723,8 +776,6 @@ def _size(batch: Batch, text: Texts) -> str:
     """Cell with the recommended batch size, or the range that intervals allow."""
     if batch.batch_size is None:
         size = "–"
-    elif batch.is_open:
-        size = text("batch_open")
     elif batch.batch_size == batch.up_to:
         size = str(batch.batch_size)
     else:
@@ -757,7 +808,7 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
     rising, ran out of memory or are doubtful."""
     swept = [batch for batch in recommended if batch.batch_size is not None]
     if not swept:
-        return text("batch_single")
+        return f"{text('batch_single')} {text('batch_marks')}"
     sentences = [text("batch_says", share=percent(100 * KNEE))]
     if len(swept) < len(recommended):
         sentences.append(
@@ -770,7 +821,7 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
     counts = Counter[str]()
     for batch in swept:
         is_range = batch.batch_size != batch.up_to
-        counts["batch_range"] += is_range and not batch.is_open
+        counts["batch_range"] += is_range
         counts["batch_every"] += batch.is_open
         counts["batch_rising"] += batch.rising
         counts["batch_lost"] += batch.too_large is not None
@@ -778,6 +829,7 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
     for key, count in counts.items():
         if count:
             sentences.append(text(key, count=count, total=len(swept)))
+    sentences.append(text("batch_marks"))
     return " ".join(sentences)
 
 
@@ -894,6 +946,7 @@ def _bf16_run(row: Row, pairs: pd.DataFrame, text: Texts) -> str:
         run=_with_setting(name, setting),
         batch_size=int(row["batch_size"]),
         speedup=significant(row["speedup"]),
+        ends=_ends_of_factor(row, text),
         best=significant(row["at_best"]),
     )
 

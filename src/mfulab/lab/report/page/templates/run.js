@@ -29,11 +29,16 @@ function describe(detail) {
   const parts = detail.folder ? [element("p", { className: "provenance", textContent: `${words.folder} ${detail.folder}` })] : [];
   if (detail.ranks) parts.push(element("h3", { textContent: words.ranks }), ranks(detail.ranks));
   if (detail.operators) parts.push(element("h3", { textContent: words.operators }), list(detail.operators));
+  const unchanged = {};
   for (const kind of ["samples", "series"]) {
     for (const [name, points] of Object.entries(detail[kind] ?? {})) {
-      if (name !== "time_s" || kind === "samples") parts.push(element("h3", { textContent: `${words[kind]}: ${name}` }), spark(points));
+      if (name === "time_s" && kind === "series") continue;
+      const distinct = new Set(points.filter((value) => value !== null));
+      if (distinct.size > 1) parts.push(element("h3", { textContent: `${words[kind]}: ${name}` }), spark(points));
+      else if (distinct.size) unchanged[name] = [...distinct][0];
     }
   }
+  if (Object.keys(unchanged).length) parts.push(element("h3", { textContent: words.unchanged }), facts(unchanged));
   if (detail.config) parts.push(element("h3", { textContent: words.config }), facts(flat(detail.config)));
   if (detail.log) parts.push(element("h3", { textContent: words.log }), element("pre", { textContent: detail.log }));
   return parts;
@@ -104,11 +109,10 @@ function icicle(record, detail) {
     });
     const differs = Math.abs(percent / 100 - 1) > DIFFERS;
     const note = words.phases_differ.replace("{share}", shown(three(percent), "percent"));
-    return [bar, element("p", { className: "key" }, ...key), ...(differs ? [element("p", { className: "provenance", textContent: note })] : [])];
+    return [...(all.length > 1 ? [bar] : []), element("p", { className: "key" }, ...key), ...(differs ? [element("p", { className: "provenance", textContent: note })] : [])];
   };
   return [
-    element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: words.drill_help }),
-    ...line([{ name: words.step, ms: whole }]),
+    element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: `${words.step} ${shown(three(whole), "_ms")}. ${words.drill_help}` }),
     ...levels.flatMap(([title, parts, sum, percent]) => [element("p", { className: "provenance", textContent: title }), ...line(parts, sum, percent)]),
     ...modules(JSON.parse(record.module_times || "[]"), whole),
     ...(roofs.length ? roofline(roofs) : []),
@@ -136,16 +140,23 @@ function summed(parts) {
 
 const said = (key) => groups.trace[key] ?? key;
 
+const BEYOND = 100.5; // % from which a share of a ceiling is above it beyond rounding
+const beyond = (isFound) => (isFound ? [element("p", { className: "provenance", textContent: `* ${words.beyond}` })] : []);
+
 // A step's operators by what is to gain: the best time that the device's peaks allow each, and what bounds it.
 function roofline(roofs) {
-  const lines = roofs.map((each) => [said(each.operator ?? each.kind), each.shapes ?? "", each.bound ? said(each.bound) + (each.doubtful ? said("doubtful") : "") : "", ...[each.time_ms, each.best_ms, each.headroom_ms].map(shown)]);
-  return lined("operators", ["operator", "shapes", "bound", "ms", "best", "headroom"], lines, 3);
+  const isFaster = ({ time_ms, best_ms }) => 100 * best_ms > BEYOND * time_ms;
+  const lines = roofs.map((each) => [said(each.operator ?? each.kind), each.shapes ?? "", each.bound ? said(each.bound) + (each.doubtful ? said("doubtful") : "") : "", shown(each.time_ms), shown(each.best_ms) + (isFaster(each) ? " *" : ""), shown(each.headroom_ms)]);
+  return [...lined("operators", ["operator", "shapes", "bound", "ms", "best", "headroom"], lines, 3), ...beyond(roofs.some(isFaster))];
 }
 
 // A step by the model's modules, or by marked ranges: each with all that lies in it, under what it lies in.
 function modules(found, whole) {
-  const lines = found.filter(({ depth }) => depth).map((each) => ["\u2003".repeat(each.depth - 1) + each.name, each.calls, ...[each.ms, (100 * each.ms) / whole, each.flops / 1e9, each.mfu_percent].map(shown)]);
-  return lines.length ? lined("modules", ["module", "calls", "ms", "share", "gflop", "mfu"], lines, 1) : [];
+  const isFaster = ({ mfu_percent }) => mfu_percent > BEYOND;
+  const inside = found.filter(({ depth }) => depth);
+  const lines = inside.map((each) => ["\u2003".repeat(each.depth - 1) + each.name, each.calls, ...[each.ms, (100 * each.ms) / whole, each.flops / 1e9].map((number) => shown(number)), shown(each.mfu_percent) + (isFaster(each) ? " *" : "")]);
+  if (!lines.length) return [];
+  return [...lined("modules", ["module", "calls", "ms", "share", "gflop", "mfu"], lines, 1), ...beyond(inside.some(isFaster))];
 }
 
 function lined(title, heads, lines, texts) {
@@ -245,3 +256,4 @@ function spark(points) {
 }
 
 const grid = data.then(({ tables, details }) => (byId("grid") ? new Grid(tables, details) : null));
+for (const lane of document.querySelectorAll(".lanes [data-key]")) lane.addEventListener("click", () => grid.then((table) => table?.openRun(checksum(lane.dataset.key))));
