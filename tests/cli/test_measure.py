@@ -28,6 +28,7 @@ from mfulab.core.said import Said
 from mfulab.device.samplers.series import Series
 from mfulab.loop.interactive import following, peaks, script, trainings, wanted
 from mfulab.loop.interactive.peaks import Ceiling
+from mfulab.loop.interactive.split import Split
 
 # What a ladder's first line says before the optimiser that ends a step.
 ENDS = Texts("en", "script")("optimizer_step", ends="|").partition("|")[0]
@@ -479,7 +480,7 @@ def test_copies_to_a_device_are_a_phase_and_recomputation_is_none(monkeypatch):
     def fail(error):
         raise error
 
-    split = script.Split([model], torch.device("cpu"), fail)
+    split = Split([model], torch.device("cpu"), fail)
     for _ in range(3):
         batch = torch.randn(2, 4, dtype=torch.float64).to(torch.float32)
         batch.requires_grad_()

@@ -1,13 +1,11 @@
 """`mfulab explain key=value …`: converts a speed to MFU by each convention of the field, and finds
 the conventions that give a reported number."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import click
-from rich.text import Text
 
 from mfulab.cli.options import AS_JSON, DEVICE, LANGUAGE, MODEL, PRECISION, Overrides, command
 from mfulab.core.answer import Answer, answered
@@ -71,16 +69,12 @@ def show(words: Sequence[str], as_json: bool, language: str) -> int:
         details.pop("peaks")  # the same names once more
         say_json(_answer(explanation).line(details))
     else:
-        console = _console()
+        console = Terminal.wide(WIDTH)
         for line in explanation.lines(language):
-            console.print(Text(line.text, style=line.style))
+            console.print(line.text, style=line.style)
     if explanation.reported is None or explanation.matches:
         return 0
     return 1
-
-
-def _console() -> Terminal:
-    return Terminal(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def _answer(explanation: Explanation) -> Answer:
@@ -115,8 +109,9 @@ def _show_expected(
     memory per device. Raises ConfigurationError for keys that need a speed."""
     useless = sorted({"reported", "peak_tflop_s"} & asked.keys())
     if useless:
-        keys = {"keys": ", ".join(useless), "speeds": ", ".join(sorted(SPEEDS))}
-        raise ConfigurationError(Said("needs_speed", keys))
+        raise ConfigurationError(
+            Said("needs_speed", keys=", ".join(useless), speeds=", ".join(sorted(SPEEDS)))
+        )
     modes = None
     if "mode" in asked:
         modes = (asked.pop("mode"),)
@@ -153,7 +148,7 @@ class Setup:
 def _print_expected(
     config: ModelConfig, setup: Setup, expectations: Sequence[Expectation], text: Texts
 ) -> None:
-    console = _console()
+    console = Terminal.wide(WIDTH)
     key = "on_each" if setup.devices > 1 else "on_one"
     devices = text(key, device=setup.device, count=setup.devices)
     values = {"model": config.name, "precision": setup.precision, "samples": setup.samples}
@@ -228,7 +223,7 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     for word in words:
         key, separator, text = word.partition("=")
         if not separator:
-            raise ConfigurationError(Said("give_key_value", {"word": shortened(word)}))
+            raise ConfigurationError(Said("give_key_value", word=shortened(word)))
         value = read_yaml(text)
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
@@ -250,14 +245,11 @@ def _number(key: str, text: str, value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (is_whole and value % 1 != 0):
         wanted = "give_whole_number" if is_whole else "give_number"
-        raise ConfigurationError(Said(wanted, {"word": f"{key}={shortened(text)}"}))
+        raise ConfigurationError(Said(wanted, word=f"{key}={shortened(text)}"))
     if abs(value) > LARGEST or 0 < abs(value) < 1 / LARGEST:
-        bounds: Numbers = {
-            "word": f"{key}={shortened(text)}",
-            "least": 1 / LARGEST,
-            "most": LARGEST,
-        }
-        raise ConfigurationError(Said("give_number_within", bounds))
+        word = f"{key}={shortened(text)}"
+        within = Said("give_number_within", word=word, least=1 / LARGEST, most=LARGEST)
+        raise ConfigurationError(within)
     if is_whole:
         return int(value)
     return value

@@ -106,7 +106,7 @@ def _setting(fit: Fit, options: Mapping[str, Any], text: Texts) -> str:
 
 
 def _print(fit: Fit, options: Mapping[str, Any], text: Texts) -> None:
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     setting = _setting(fit, options, text)
     names = {"model": fit.model, "setting": setting, "device": fit.device}
     sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}

@@ -130,7 +130,7 @@ def _draw(job: JobTime, file: Path, language: str) -> None:
 
     write = WRITERS.get(file.suffix[1:])
     if write is None:
-        endings = Said("ends_in_none", {"endings": f".{', .'.join(WRITERS)}"})
+        endings = Said("ends_in_none", endings=f".{', .'.join(WRITERS)}")
         raise ConfigurationError(of_source(f"--figure {file}", endings))
     text = Texts(language, "goodput")
     row = job.row()

@@ -16,7 +16,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts
 from mfulab.core.parts import Record, Row, leave_out
-from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.said import Said, of_source
 from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
@@ -114,8 +114,8 @@ def jobs_of(url: str, hours: float) -> list[Record]:
                 rows[names] = empty | {"user": user, "job": job, "device": device}
             rows[names][column] = series.value
     if not rows:
-        without: Numbers = {"metric": BUSY, "hours": hours, "labels": ", ".join(JOB)}
-        raise ConfigurationError(of_source(f"--jobs {url}", Said("no_label_of_jobs", without)))
+        no_label = Said("no_label_of_jobs", metric=BUSY, hours=hours, labels=", ".join(JOB))
+        raise ConfigurationError(of_source(f"--jobs {url}", no_label))
     for row in rows.values():
         _fill(row)
     return sorted(rows.values(), key=_unused_hours, reverse=True)
@@ -184,7 +184,7 @@ def _query(server: Server, query: str, hours: float) -> list[MetricSeries]:
     try:
         series = list(map(_series, parse_json(text)["data"]["result"]))
     except (ValueError, TypeError, LookupError) as error:
-        other = Said("no_prometheus", {"error": str(error)[:80]})
+        other = Said("no_prometheus", error=str(error)[:80])
         raise ConfigurationError(of_source(server.option, other)) from error
     return [one for one in series if math.isfinite(one.value)]
 

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from mfulab.cli.commands import COMMANDS
 from mfulab.cli.help import LocalisedCommand
 from mfulab.core.printing import say
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.core.terminal_language import usual_language
 
 HELP = ["-h", "--help"]
@@ -53,8 +53,9 @@ class Choice(click.Choice[str]):
         if value in self.choices:
             return super().convert(value, param, ctx)
         choices = ", ".join(map(repr, self.choices))
-        numbers: Numbers = {"value": repr(value), "choices": choices}
-        raise RefusedValueError(Said("no_such_choice", numbers), param, ctx)
+        raise RefusedValueError(
+            Said("no_such_choice", value=repr(value), choices=choices), param, ctx
+        )
 
 
 class Number(click.ParamType, Generic[N]):
@@ -72,8 +73,9 @@ class Number(click.ParamType, Generic[N]):
             if self._least <= number <= self._most:
                 return number
         key = "no_integer" if self._kind is int else "no_number_within"
-        bounds: Numbers = {"value": short(value), "least": self._least, "most": self._most}
-        raise RefusedValueError(Said(key, bounds), param, ctx)
+        raise RefusedValueError(
+            Said(key, value=short(value), least=self._least, most=self._most), param, ctx
+        )
 
 
 class Share(click.ParamType):
@@ -91,7 +93,7 @@ class Share(click.ParamType):
         if text.endswith("%"):
             share /= 100
         if not 0 < share < 1:
-            raise RefusedValueError(Said("no_share", {"value": short(value)}), param, ctx)
+            raise RefusedValueError(Said("no_share", value=short(value)), param, ctx)
         return share
 
 
@@ -104,9 +106,9 @@ class Text(click.ParamType):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise RefusedValueError(Said("no_utf8", {"value": short(value)}), param, ctx) from None
+            raise RefusedValueError(Said("no_utf8", value=short(value)), param, ctx) from None
         if "\0" in value:
-            raise RefusedValueError(Said("zero_byte", {"value": short(value)}), param, ctx)
+            raise RefusedValueError(Said("zero_byte", value=short(value)), param, ctx)
         return str(value)
 
 
@@ -161,15 +163,16 @@ class Location(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = os.fsencode(value)
         if not path or b"\0" in path:
-            raise RefusedValueError(Said("no_path", {"value": short(value)}), param, ctx)
+            raise RefusedValueError(Said("no_path", value=short(value)), param, ctx)
         longest = max(map(len, path.split(b"/")))
         if longest > LONGEST_NAME or len(path) > LONGEST_PATH:
             shown = short(os.fsdecode(value))
-            bounds: Numbers = {"value": shown, "name": LONGEST_NAME, "path": LONGEST_PATH}
-            raise RefusedValueError(Said("path_too_long", bounds), param, ctx)
+            raise RefusedValueError(
+                Said("path_too_long", value=shown, name=LONGEST_NAME, path=LONGEST_PATH), param, ctx
+            )
         if self.is_folder and Path(os.fsdecode(path)).is_file():
             named = short(os.fsdecode(value))
-            raise RefusedValueError(Said("file_for_a_folder", {"value": named}), param, ctx)
+            raise RefusedValueError(Said("file_for_a_folder", value=named), param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -186,7 +189,7 @@ class Address(Text):
             is_web = parts.scheme in ("http", "https")
             if is_plain and is_web and parts.hostname and parts.port != 0:
                 return address
-        raise RefusedValueError(Said("no_address", {"value": short(value)}), param, ctx)
+        raise RefusedValueError(Said("no_address", value=short(value)), param, ctx)
 
 
 class Overrides(Text):

@@ -76,7 +76,7 @@ def _answer(found: Peak, precision: str) -> Answer:
     unit = _unit(precision)
     if found.spec is None:
         because = str(found.reason or UNTOLD)  # docs/answer.schema.json: numbers and texts
-        return unanswered(unit, Said("no_peak", {"precision": precision, "because": because}))
+        return unanswered(unit, Said("no_peak", precision=precision, because=because))
     return answered(found.spec, unit, "spec")
 
 
@@ -91,7 +91,7 @@ def _print(title: str, peaks: Mapping[str, Peak], sheet: Datasheet | None, text:
         formats_by_cells.setdefault(cells, []).append(name)
     for cells, names in formats_by_cells.items():
         shown.add_row("\n".join(names), *cells)
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     console.print(shown)
     known = [found for found in peaks.values() if found.spec is not None]
     for line in _sources(known, sheet, text):
@@ -113,7 +113,7 @@ def _print_variants(
     shown = table([text("product")], columns, title=title, title_justify="left")
     for sheet, *values in zip(sheets, *columns.values(), strict=True):
         shown.add_row(sheet.device, *map(_rounded, values))
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     console.print(shown)
     console.print(text("one_variant", device=sheets[0].device), style="dim")
 

@@ -28,7 +28,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.core.parts import Row, leave_out
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
 from mfulab.core.terminal_language import in_words, terminal_texts, usual_language
 from mfulab.device import identity
@@ -45,8 +45,9 @@ CONFIG_FLAGS = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", 
 def _refuse_elsewhere(context: click.Context, option: click.Parameter, value: str | None) -> None:
     """Raises ConfigurationError if one of Hydra's flags names another configuration."""
     if value is not None:
-        flags: Numbers = {"flags": ", ".join(CONFIG_FLAGS[::2]), "given": value}
-        raise ConfigurationError(Said("one_configuration", flags))
+        raise ConfigurationError(
+            Said("one_configuration", flags=", ".join(CONFIG_FLAGS[::2]), given=value)
+        )
 
 
 @command(
@@ -304,7 +305,7 @@ def _show(run: Run, row: Row, all_columns: bool) -> None:
         if advice and "=" in advice and "experiment=" not in advice:
             overrides = advice.replace("overrides=", "")
             label = Texts(language, "lines")("command")
-            console.print(Text(f"{label} mfulab run {run.step} -m {overrides}"))
+            console.print(f"{label} mfulab run {run.step} -m {overrides}")
     else:
         shown = Table(Column(no_wrap=True), box=None, show_header=False, pad_edge=False)
         for key in row if all_columns else MEASUREMENTS[run.step].shown.split():
@@ -312,7 +313,7 @@ def _show(run: Run, row: Row, all_columns: bool) -> None:
                 shown.add_row(key, Text(with_unit(key, row[key])))
         console.print(shown)
     if not all_columns:
-        console.print(Text(terminal_texts("lines")("every_column"), style="dim"))
+        console.print(terminal_texts("lines")("every_column"), style="dim")
 
 
 # Endings of column names: the factor to a unit that takes SI prefixes, and the unit.

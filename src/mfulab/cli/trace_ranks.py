@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from mfulab.cli.trace_text import NAME, milliseconds, short, table
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
@@ -151,27 +149,27 @@ def _details(job: Job, language: str) -> Record:
 
 
 def _show(job: Job, language: str) -> None:
-    console = Terminal(highlight=False)
+    console = Terminal()
     text = Texts(language, "trace")
     mfu = _mfu(job)
     shown = "—"
     if mfu is not None:
         shown = f"{'≥ ' if job.is_part else ''}{percent(mfu)} %"
     world = job.world_size or len(job.ranks)
-    console.print(Text(text("job", ranks=len(job.ranks), world=world, mfu=shown), style="bold"))
-    console.print(Text(verdicts.say(job.verdict, language), style="yellow"))
+    console.print(text("job", ranks=len(job.ranks), world=world, mfu=shown), style="bold")
+    console.print(verdicts.say(job.verdict, language), style="yellow")
     critical_path = path_sentence(job, language)
     if critical_path:
         console.print(critical_path)
     _show_ranks(console, text, job)
-    table(console, text, "collectives", list(map(_skew_line, job.skews[:LONGEST])))
+    table(console, text, "collectives", map(_skew_line, job.skews[:LONGEST]))
     waits = [
         {"rank": wait.rank, "waits_for": wait.for_rank, "ms": milliseconds(wait.ms)}
         for wait in job.waits[:LONGEST]
     ]
     table(console, text, "waits", waits)
     if job.calls_left_out:
-        console.print(Text(text("calls_left_out", count=job.calls_left_out), style="dim"))
+        console.print(text("calls_left_out", count=job.calls_left_out), style="dim")
 
 
 def _skew_line(skew: Skew) -> dict[str, str]:

@@ -87,8 +87,9 @@ def _of_gpu(
         counters = vendor.samplers(uuid, (), now)[0]
         probe = vendor.probe(uuid, None)
     except vendors.RefusedError as refusal:
-        unwatched: Numbers = {"device": uuid, "why": refusal.said}
-        raise ConfigurationError(Said("cannot_be_watched", unwatched)) from refusal
+        raise ConfigurationError(
+            Said("cannot_be_watched", device=uuid, why=refusal.said)
+        ) from refusal
     while True:
         counters.start()
         wait()
@@ -318,10 +319,11 @@ def run(
     for option, names, value in (("--engine", of_engines, engines), ("--jobs", ["hours"], jobs)):
         misplaced = [] if value else list(filter(_is_given, names))
         if misplaced:
-            options: Numbers = {"option": f"--{misplaced[0]}", "other": option}
-            raise ConfigurationError(Said("option_of_another", options))
+            raise ConfigurationError(
+                Said("option_of_another", option=f"--{misplaced[0]}", other=option)
+            )
     if jobs and engines:
-        raise ConfigurationError(Said("give_one_option", {"options": "--jobs, --engine"}))
+        raise ConfigurationError(Said("give_one_option", options="--jobs, --engine"))
     if jobs:
         from mfulab.cli.jobs import frames as of_cluster
 
@@ -388,7 +390,7 @@ def of_engine(engine: Row) -> Answer:
     if mfu is not None:
         return answered(mfu, "%", "spec")
     if "gone" in engine:
-        return unanswered("%", Said("gone", {"because": engine["gone"]}))
+        return unanswered("%", Said("gone", because=engine["gone"]))
     return unanswered("%", Said(next(iter(engine["missing"]), "no_flops")))
 
 

@@ -41,7 +41,7 @@ def answered(
 ) -> Answer:
     """An answer with a value. Infinity and NaN, which JSON lacks, become an answer without one."""
     if not math.isfinite(value):
-        return unanswered(unit, Said("no_finite_number", {"value": str(value)}))
+        return unanswered(unit, Said("no_finite_number", value=str(value)))
     return Answer(value, unit, denominator, denominator_unit, basis, None, doubt or {})
 
 
@@ -52,7 +52,7 @@ def unanswered(unit: str, reason: Said) -> Answer:
 
 def refused(sentence: str) -> dict[str, Any]:
     """The line of JSON that a command prints when it rejects its input; `sentence` says why."""
-    return unanswered("", Said("refused", {"because": sentence})).line({})
+    return unanswered("", Said("refused", because=sentence)).line({})
 
 
 def of_change(

@@ -1,5 +1,6 @@
 """Tables and a console of rich that print foreign text without letting it control the terminal."""
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,11 +30,16 @@ def uncut(words: str, style: str = "") -> Text:
 
 
 class Terminal(Console):
-    """Console for foreign text: no markup, no control characters, and `?` for characters that the
-    terminal's encoding lacks."""
+    """Console for foreign text: no markup, no highlighting, no control characters, and `?` for
+    characters that the terminal's encoding lacks."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    @classmethod
+    def wide(cls, columns: int) -> "Terminal":
+        """A console as wide as the terminal, or `columns` wide if stdout is none."""
+        return cls(width=None if sys.stdout.isatty() else columns)
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
         """Yields the segments of a renderable with their text cleaned; rich's own control codes

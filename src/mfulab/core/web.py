@@ -38,11 +38,11 @@ def fetched(
     is_late = thread.is_alive()
     visit.end()
     if is_late:
-        raise WebError(Said("page_late", {"seconds": deadline_s}))
+        raise WebError(Said("page_late", seconds=deadline_s))
     if visit.failure:
         raise WebError(_reason(visit.failure)) from visit.failure
     if len(visit.page) > most_bytes:
-        raise WebError(Said("page_too_large", {"mib": most_bytes >> 20}))
+        raise WebError(Said("page_too_large", mib=most_bytes >> 20))
     return visit.page
 
 
@@ -51,11 +51,11 @@ def _reason(error: Exception) -> Said:
         phrases = {status.value: status.phrase for status in HTTPStatus}
         status = f"HTTP status {error.code} {phrases.get(error.code, '')}".rstrip()
         if 300 <= error.code < 400:
-            return Said("redirect_not_followed", {"status": status, "most": REDIRECTS})
+            return Said("redirect_not_followed", status=status, most=REDIRECTS)
         return as_told(status)
     reason = getattr(error, "reason", None) or error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return Said("certificate_untrusted", {"why": reason.verify_message.rstrip(".")})
+        return Said("certificate_untrusted", why=reason.verify_message.rstrip("."))
     message = str(getattr(reason, "strerror", None) or reason)[:REASON]
     return as_told(message or type(error).__name__)
 

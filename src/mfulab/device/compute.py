@@ -44,8 +44,7 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     name = BY_DTYPE[precision.dtype].name
     formats = _formats(device)
     if formats and name not in formats:
-        numbers = {"device": device.type, "formats": ", ".join(formats)}
-        reason = Said("computes_in", numbers)
+        reason = Said("computes_in", device=device.type, formats=", ".join(formats))
         raise UnsupportedError(of_source(f"precision={precision.name}", reason))
     if name == "fp32" and precision.tf32 and not emulated("tf32", device):
         return "tf32"
@@ -56,7 +55,7 @@ def require_float64(device: torch.device) -> None:
     """Raises UnsupportedError if the device has no float64, which a profile's losses are compared
     with."""
     if (formats := _formats(device)) and "fp64" not in formats:
-        reason = Said("no_float64", {"device": device.type})
+        reason = Said("no_float64", device=device.type)
         raise UnsupportedError(of_source("profile.exact and profile.losses", reason))
 
 

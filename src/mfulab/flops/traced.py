@@ -151,7 +151,7 @@ def traced_cost(
         arguments = list(starmap(_argument, _recorded(shapes, values, types)))
         return _of_torch(name, arguments)
     except FAULTS:
-        return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
+        return Traced(None, reason=Said("no_formula_for", shapes=str(list(shapes))))
 
 
 def _recorded(
@@ -227,12 +227,12 @@ def _registered(
     try:
         work = formula.work(arguments, step or NO_STEP)
     except UnknownError as error:
-        reason = Said("no_value", {"name": error.name})
+        reason = Said("no_value", name=error.name)
         if formula.of_step and step is None:
             reason = Said("no_step_lengths")
         return Traced(None, reason=reason, of_step=formula.of_step)
     except FAULTS:
-        return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
+        return Traced(None, reason=Said("no_formula_for", shapes=str(list(shapes))))
     elements = None
     if work.matmul:
         batch, m, n, k = work.matmul

@@ -277,7 +277,7 @@ class DeviceTime:
             return Said("no_compute_kernel")
         if self.spent["graph"] > MOST_OF_GRAPHS * compute:
             share = 100 * self.spent["graph"] / compute
-            return Said("mostly_by_graph", {"share": share})
+            return Said("mostly_by_graph", share=share)
         operator = self.executed.operator
         operators = np.unique(operator[operator >= 0])
         compiled = self.trace.named(lambda name: name.startswith(COMPILED))

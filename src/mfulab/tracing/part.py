@@ -97,12 +97,9 @@ def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> TracePart:
         first, last = before, after
     chosen = marks[first : last + 1]
     begin, end = _reach(chosen)
-    numbers = {
-        "steps": len(chosen),
-        "all": len(marks),
-        "percent": 100 * _events(times, begin, end) / (SAMPLED * len(times)),
-    }
-    return TracePart(begin, end, chosen[0, 0], chosen[-1, 1], Said("part_of_steps", numbers))
+    share = 100 * _events(times, begin, end) / (SAMPLED * len(times))
+    note = Said("part_of_steps", steps=len(chosen), all=len(marks), percent=share)
+    return TracePart(begin, end, chosen[0, 0], chosen[-1, 1], note)
 
 
 def _of_time(times: npt.NDArray[np.float64]) -> TracePart:
@@ -111,7 +108,7 @@ def _of_time(times: npt.NDArray[np.float64]) -> TracePart:
     first = (len(times) - room) // 2
     begin, end = times[[first, first + room]].tolist()
     share = 100 * room / len(times)
-    return TracePart(begin, end, begin, end, Said("part_of_time", {"percent": share}))
+    return TracePart(begin, end, begin, end, Said("part_of_time", percent=share))
 
 
 def _reach(marks: Ranges) -> tuple[float, float]:

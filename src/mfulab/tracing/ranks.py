@@ -440,9 +440,9 @@ def _verdict(
 ) -> tuple[Said, str | None]:
     """Sentence on the job, and the rank that the others wait for; None if none stands out."""
     if len(ranks) < 2:
-        return Said("rank_alone", {"rank": ranks[0].rank}), None
+        return Said("rank_alone", rank=ranks[0].rank), None
     if not matched:
-        return Said("ranks_unmatched", {"count": len(ranks)}), None
+        return Said("ranks_unmatched", count=len(ranks)), None
     step = float(np.median([times.step_ms for times in ranks]))
     waiting = float(np.mean([times.waiting_ms for times in ranks]))
     times_waited: Numbers = {"waiting_ms": waiting, "percent": 100 * waiting / step}
@@ -456,7 +456,7 @@ def _verdict(
         names = ", ".join(ranks[index].rank for index in sorted(order[:count][:8].tolist()))
         if count > 8:
             names += ", …"
-        return Said("ranks_in_turn", {**times_waited, "count": count, "ranks": names}), None
+        return Said("ranks_in_turn", **times_waited, count=count, ranks=names), None
     more = {}
     for name in ("compute", "copy", "idle"):
         own_ms = attrgetter(f"{name}_ms")
@@ -464,11 +464,12 @@ def _verdict(
     cause = max(more, key=lambda name: more[name])
     if more[cause] < LEAST_CAUSE * slowest.waited_for_ms:
         cause = "unknown"
-    numbers: Numbers = {
+    verdict = Said(
+        f"rank_slowest_{cause}",
         **times_waited,
-        "rank": slowest.rank,
-        "waited_ms": slowest.waited_for_ms,
-        "share": 100 * float(shares[0]),
-        "more_ms": more.get(cause, 0.0),
-    }
-    return Said(f"rank_slowest_{cause}", numbers), slowest.rank
+        rank=slowest.rank,
+        waited_ms=slowest.waited_for_ms,
+        share=100 * float(shares[0]),
+        more_ms=more.get(cause, 0.0),
+    )
+    return verdict, slowest.rank

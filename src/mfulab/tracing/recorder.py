@@ -237,8 +237,7 @@ def _checked(trace: Trace, devices: Indices) -> Trace:
         if len(delays):
             apart = -float(np.median(delays))
         if apart > CLOCKS_APART_NS:
-            clocks = {"device": device, "apart": apart / 1e9}
-            raise TraceError(trace.path, Said("clocks_apart", clocks))
+            raise TraceError(trace.path, Said("clocks_apart", device=device, apart=apart / 1e9))
         if cut := _trim(activities, mine):
             trace.trimmed[device] = cut
     return trace
@@ -266,7 +265,7 @@ def _without_impossible(trace: Trace) -> Trace:
         return trace
     masks = np.split(is_possible, np.cumsum(list(map(len, columns[:2]))))
     kept = trace.chosen(*masks)
-    kept.notes.append(Said("impossible_times", {"count": int((~is_possible).sum())}))
+    kept.notes.append(Said("impossible_times", count=int((~is_possible).sum())))
     return kept
 
 
@@ -343,7 +342,7 @@ def _split(trace: Trace, threads: Sequence[Hashable], places: Sequence[Hashable]
         part.ranks = len(owners)
         distributed = {"rank": rank, "world_size": len(owners)}
         part.metadata = trace.metadata | {"distributedInfo": distributed}
-        said = Said("one_of_processes", {"process": label.strip(), "count": len(owners)})
+        said = Said("one_of_processes", process=label.strip(), count=len(owners))
         part.notes.append(said)
         traces.append(part)
     return traces

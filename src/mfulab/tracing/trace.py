@@ -92,7 +92,7 @@ def lacking(wanted: str, package: str) -> Said:
     """Reason why a file cannot be read without a package, and how to install it. `wanted` is the
     message key of what is read."""
     install = installs(EXTRAS[package])
-    return Said("needs_package", {"wanted": Said(wanted), "package": package, "install": install})
+    return Said("needs_package", wanted=Said(wanted), package=package, install=install)
 
 
 def printable(name: str) -> str:

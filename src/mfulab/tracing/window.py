@@ -130,8 +130,9 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
         return [_whole_trace(trace, steps)]
     for window in found:
         if window.steps < 1 or window.length <= 0:
-            found_steps = {"steps": window.steps, "ns": window.length}
-            raise TraceError(trace.path, Said("no_whole_step", found_steps))
+            raise TraceError(
+                trace.path, Said("no_whole_step", steps=window.steps, ns=window.length)
+            )
     return [_with_outside(trace, window) for window in found]
 
 
@@ -167,7 +168,7 @@ def _with_outside(trace: Trace, window: Window) -> Window:
     outside = total - length(clip(work, *window.span))
     if outside < LEAST_OUTSIDE * total or not outside:
         return window
-    share = Said("outside_window", {"percent": 100 * outside / total})
+    share = Said("outside_window", percent=100 * outside / total)
     return replace(window, source=(*window.source, share))
 
 
@@ -221,7 +222,7 @@ def _with_dropped(windows: list[Window], count: int) -> list[Window]:
     """Adds to each window's source how many other windows are left out."""
     if not count:
         return windows
-    dropped = Said("windows_left_out", {"count": count, "most": MOST_WINDOWS})
+    dropped = Said("windows_left_out", count=count, most=MOST_WINDOWS)
     return [replace(window, source=(*window.source, dropped)) for window in windows]
 
 
@@ -289,7 +290,7 @@ def _engine_steps(trace: Trace) -> list[Window]:
     kept = _longest(list(longest.values()))
     for run in kept:
         kind = ranges[run[0].number].kind
-        how = Said("engine_steps", {"kind": kind, "count": counts[kind]})
+        how = Said("engine_steps", kind=kind, count=counts[kind])
         found.append(replace(_stretch(trace, run, how), phase=kind))
     return _with_dropped(found, len(longest) - len(kept))
 
@@ -367,7 +368,7 @@ def _repeating(trace: Trace) -> list[Window]:
             return []
         ends = main.indices[[found.first, found.last]]
         begin, end = trace.activities.begin[ends].tolist()
-        how = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
+        how = Said("repeating", name=trace.names[name][:MOST_LETTERS])
         return [Window(begin, end, found.steps, (how,), host_begin=called[0], host_end=called[1])]
     return []
 
@@ -512,13 +513,13 @@ def _stretch(trace: Trace, marks: list[StepMark], how: Said) -> Window:
     first, last = _on_device(trace, begin, end)
     source = [how]
     if first > begin:
-        source.append(Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}))
+        source.append(Said("earlier_work_left_out", ms=(first - begin) / 1e6))
     if last > end:
-        source.append(Said("launched_later", {"ms": (last - end) / 1e6}))
+        source.append(Said("launched_later", ms=(last - end) / 1e6))
     if len(run) < len(steps):
-        source.append(Said("warm_up_left_out", {"count": len(steps) - len(run)}))
+        source.append(Said("warm_up_left_out", count=len(steps) - len(run)))
     if len(steps) < len(marks):
-        source.append(Said("stubs_left_out", {"count": len(marks) - len(steps)}))
+        source.append(Said("stubs_left_out", count=len(marks) - len(steps)))
     return Window(
         begin=first,
         end=max(end, last),

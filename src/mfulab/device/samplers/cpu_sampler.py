@@ -191,10 +191,9 @@ def _microjoules(packages: Sequence[Path], counter: str) -> list[int] | Said:
         try:
             values.append(int(path.read_text()))
         except OSError as error:
-            names = {"path": str(error.filename), "error": error.strerror}
-            return Said("root_alone_since", names)
+            return Said("root_alone_since", path=str(error.filename), error=error.strerror)
         except ValueError:
-            return Said("holds_no_number", {"path": str(path)})
+            return Said("holds_no_number", path=str(path))
     return values
 
 

@@ -30,7 +30,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):
-            given = Said("not_finite", {"source": self.source, "value": str(self.value)})
+            given = Said("not_finite", source=self.source, value=str(self.value))
             object.__setattr__(self, "reason", self.reason or given)
             object.__setattr__(self, "value", None)
 

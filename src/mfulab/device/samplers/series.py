@@ -146,7 +146,7 @@ def means(lines: list[Line], spans: list[tuple[float, float]], device: str) -> R
         if any(low <= stamp <= high for low, high in spans):
             inside.append(line)
     window_s = sum(end_s - begin_s for begin_s, end_s in spans)
-    few = Said("few_polls", {"count": len(inside)}) if len(inside) < MINIMUM_SAMPLES else None
+    few = Said("few_polls", count=len(inside)) if len(inside) < MINIMUM_SAMPLES else None
     readings: Readings = {}
     for name, unit in AVERAGED.items():
         values = [value for line in inside if (value := line.get(name)) is not None]

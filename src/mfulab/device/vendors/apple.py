@@ -35,7 +35,7 @@ class _Memory(Memory):
         import torch
 
         held = torch.mps.driver_allocated_memory()
-        return Reading(None, "B", "torch.mps", reason=Said("metal_no_peak", {"held": held}))
+        return Reading(None, "B", "torch.mps", reason=Said("metal_no_peak", held=held))
 
 
 @sampler
@@ -49,7 +49,7 @@ def energy_sampler(now: Now = time.perf_counter) -> Watched:
 
         monitor = AppleEnergyMonitor()
     except ImportError:
-        reason = Said("install", {"package": "zeus-apple-silicon"})
+        reason = Said("install", package="zeus-apple-silicon")
     except RuntimeError as error:  # on a Mac that does not report energy
         reason = of_source("IOReport", str(error))
     began_s = now()
@@ -126,7 +126,7 @@ class Apple(Vendor):
 
         if torch.backends.mps.is_available():
             return None
-        return Said("built_without", {"torch": torch.__version__})
+        return Said("built_without", torch=torch.__version__)
 
     def uuid_of(self, device: "torch.device") -> str:
         return f"{self.PREFIX}0"

@@ -72,10 +72,9 @@ class PmSampler:
                 self._collector.disable()  # leaves CUPTI free for later kernel traces
             self._collector = None
         if self.refusal:
-            reasons = {"why": self._without, "refusal": self.refusal}
-            return missing(UNITS, SOURCE, Said("no_cupti", reasons))
+            return missing(UNITS, SOURCE, Said("no_cupti", why=self._without, refusal=self.refusal))
         if len(samples) < LEAST:
-            return missing(UNITS, SOURCE, Said("few_samples", {"count": len(samples)}))
+            return missing(UNITS, SOURCE, Said("few_samples", count=len(samples)))
         read = missing(UNITS, SOURCE, Said("not_in_one_pass"))
         for place, name in enumerate(self._columns):
             spans = [
@@ -130,7 +129,7 @@ class PmSampler:
         try:
             yield
         except ImportError:
-            self.refusal = Said("install", {"package": "cupti-python"})
+            self.refusal = Said("install", package="cupti-python")
         except RefusedError as error:
             self.refusal = error.said
         except Exception as error:
@@ -144,4 +143,4 @@ def _number(uuid: str) -> int:
     for number in range(torch.cuda.device_count()):
         if uuid.endswith(str(torch.cuda.get_device_properties(number).uuid)):
             return number
-    raise RefusedError(Said("cuda_knows_no", {"uuid": uuid}))
+    raise RefusedError(Said("cuda_knows_no", uuid=uuid))

@@ -78,8 +78,7 @@ class GpmSampler:
             if not self._refusal and not long:
                 long = [(self._outside[0], self._outside[1])]
                 if (window_s := long[0][1].at_s - long[0][0].at_s) < MINIMUM_S:
-                    numbers = {"seconds": window_s, "least": MINIMUM_S}
-                    self._refusal = Said("window_too_short", numbers)
+                    self._refusal = Said("window_too_short", seconds=window_s, least=MINIMUM_S)
             if self._refusal:
                 raise RefusedError(self._refusal)
             return _metrics(long, self._source)

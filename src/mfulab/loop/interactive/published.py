@@ -65,10 +65,10 @@ def why_unsafe(folder: Path) -> Said | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Said("folder_not_read", {"folder": str(folder), "error": error.strerror})
+        return Said("folder_not_read", folder=str(folder), error=error.strerror)
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
         return None
-    return Said("folder_of_others", {"folder": str(folder)})
+    return Said("folder_of_others", folder=str(folder))
 
 
 def rates(now: Callable[[], float] = time.time) -> list[Rate]:

@@ -361,7 +361,7 @@ def counted_work(steps: Sequence[LoopStep], phases: Phases) -> WindowWork:
 def _why_uncounted(phases: Phases) -> Said:
     """Reason why no step has a cost."""
     if phases.failure:
-        return Said("counter_gave_up", {"failure": phases.failure})
+        return Said("counter_gave_up", failure=phases.failure)
     return phases.costs.differing or Said("no_counted_kind")
 
 
@@ -443,7 +443,7 @@ class Site:
         does."""
         if len(self.lies_on) < 2:
             return None
-        return Said("lies_on_several", {"places": ", ".join(map(str, self.lies_on))})
+        return Said("lies_on_several", places=", ".join(map(str, self.lies_on)))
 
 
 @dataclass(frozen=True)
