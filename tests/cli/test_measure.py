@@ -26,7 +26,7 @@ from mfulab.cli.main import main
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.said import Said
 from mfulab.device.samplers.series import Series
-from mfulab.loop.interactive import following, peaks, script, trainings, wanted
+from mfulab.loop.interactive import following, peaks, trainings, wanted
 from mfulab.loop.interactive.peaks import Ceiling
 from mfulab.loop.interactive.split import Split
 
@@ -474,7 +474,7 @@ def test_an_error_of_measuring_never_reaches_the_script(measured, monkeypatch):
 def test_copies_to_a_device_are_a_phase_and_recomputation_is_none(monkeypatch):
     """A checkpoint's forward pass inside the backward pass is backward; a copy inside the forward
     pass is forward."""
-    monkeypatch.setattr(script, "is_gpu", lambda _: True)
+    monkeypatch.setattr("mfulab.loop.interactive.split.is_gpu", lambda _: True)
     model = torch.nn.Linear(4, 4)
 
     def fail(error):

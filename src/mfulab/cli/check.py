@@ -25,13 +25,13 @@ from mfulab.cli.check_text import (
     medians,
 )
 from mfulab.cli.options import AS_JSON, DEVICE_KIND, PATH, command
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said, as_json, as_told
+from mfulab.core.said import Said, as_json, as_told
 from mfulab.core.terminal_language import in_words
 from mfulab.device import ByKind, cpu, identity, is_gpu, visible
 from mfulab.device.local_peak import local_name, local_peak
@@ -166,7 +166,7 @@ def answer(line: DeviceCheck) -> Answer:
     """The lowest share of a reference, in %. It has no value if nothing is known of the device, and
     a doubt if anything is low."""
     compared = [reading for reading in line.values.values() if reading.share is not None]
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     for name, reading in line.values.items():
         if reading.state == "low":
             doubt[name] = {"value": reading.value, "reference": reading.reference}

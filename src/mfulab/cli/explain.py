@@ -8,11 +8,12 @@ from typing import Any, get_args
 import click
 
 from mfulab.cli.options import AS_JSON, DEVICE, LANGUAGE, MODEL, PRECISION, Overrides, command
-from mfulab.core.answer import Answer, answered
+from mfulab.core.answer import Answer, Doubt, answered
 from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, quantity, significant
+from mfulab.core.parts import is_number
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
@@ -81,7 +82,7 @@ def _answer(explanation: Explanation) -> Answer:
     """MFU by this project's convention. It is doubtful if no convention gives the reported number,
     or one may do so by chance."""
     ours = explanation.ours
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     if ours.mfu_percent > 100:
         doubt["over_peak"] = {}
     if explanation.reported is not None and not explanation.matches:
@@ -129,7 +130,7 @@ def _show_expected(
 
 def _expected(expectation: Expectation, peak_tflop_s: float | None) -> Answer:
     """The MFU that a roofline allows, with a doubt if the step does not fit in memory."""
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     if expectation.fits is False:
         doubt["does_not_fit"] = {"bytes": expectation.memory_bytes}
     return _of_peak(expectation.mfu_percent, peak_tflop_s, doubt)
@@ -242,8 +243,7 @@ def _number(key: str, text: str, value: Any) -> float:
     """Checks a number of the question. Raises ConfigurationError if it is not a number, should be
     whole, or exceeds the bounds."""
     is_whole = key in COUNTS
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or (is_whole and value % 1 != 0):
+    if not is_number(value) or (is_whole and value % 1 != 0):
         wanted = "give_whole_number" if is_whole else "give_number"
         raise ConfigurationError(Said(wanted, word=f"{key}={shortened(text)}"))
     if abs(value) > LARGEST or 0 < abs(value) < 1 / LARGEST:

@@ -21,7 +21,7 @@ from mfulab.cli.options import (
     command,
     listing,
 )
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
@@ -29,7 +29,7 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.parts import leave_out
 from mfulab.core.printing import say_json
-from mfulab.core.said import Numbers, Said, said_by
+from mfulab.core.said import Said, said_by
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.models import model_config, names, read_yaml
 from mfulab.models.decoders import computed, missing
@@ -102,7 +102,7 @@ class CountReport:
     def answer(self) -> Answer:
         """FLOPs of a step, with a doubt if operators have no formula. It has no value if there are
         no FLOPs."""
-        doubt: dict[str, Numbers] = {}
+        doubt: Doubt = {}
         if self.uncounted:
             doubt["uncounted"] = self.uncounted
         if not self.flops:

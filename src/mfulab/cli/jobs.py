@@ -50,6 +50,9 @@ COLUMNS = ("user", "job", "device", "gpus", "gpu_hours", "utilization_percent", 
 DEADLINE_S = 10.0  # for all queries together
 
 
+Labels = Mapping[str, str]  # of a series
+
+
 @dataclass(frozen=True)
 class Server:
     """A Prometheus server, and the time.monotonic() by which all of its answers must have
@@ -64,7 +67,7 @@ class Server:
 class MetricSeries:
     """One time series in an answer of Prometheus: its labels and current value."""
 
-    labels: Mapping[str, str]
+    labels: Labels
     value: float
 
 
@@ -129,7 +132,7 @@ def _owners(server: Server, hours: float) -> dict[str, str]:
     return users
 
 
-def _names(labels: Mapping[str, str], users: Mapping[str, str]) -> tuple[str, str, str] | None:
+def _names(labels: Labels, users: Labels) -> tuple[str, str, str] | None:
     """User, job and device of a series; None if its labels name no job."""
     job = _first(labels, JOB)
     if not job:
@@ -160,14 +163,14 @@ def _unused_hours(job: Row) -> float:
     return float(job["gpu_hours"] * (utilization - ofu))
 
 
-def _workload_labels(labels: Mapping[str, str], is_exported: bool) -> Mapping[str, str]:
+def _workload_labels(labels: Labels, is_exported: bool) -> Labels:
     """Labels without those of the exporter's own pod, which is not a job."""
     is_own = is_exported or bool(_EXPORTER.search(labels.get("pod", "")))
     ignored = OWN if is_own else ()
     return leave_out(labels, ignored)
 
 
-def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+def _first(labels: Labels, names: tuple[str, ...]) -> str:
     for name in names:
         if labels.get(name):
             return labels[name]

@@ -26,10 +26,10 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
-from mfulab.core.parts import Row, leave_out
+from mfulab.core.parts import Row, is_number, leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Said
-from mfulab.core.terminal import Terminal
+from mfulab.core.terminal import Terminal, bare_table
 from mfulab.core.terminal_language import in_words, terminal_texts, usual_language
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
@@ -307,7 +307,7 @@ def _show(run: Run, row: Row, all_columns: bool) -> None:
             label = Texts(language, "lines")("command")
             console.print(f"{label} mfulab run {run.step} -m {overrides}")
     else:
-        shown = Table(Column(no_wrap=True), box=None, show_header=False, pad_edge=False)
+        shown = bare_table(Column(no_wrap=True))
         for key in row if all_columns else MEASUREMENTS[run.step].shown.split():
             if row.get(key) not in (None, "", False):
                 shown.add_row(key, Text(with_unit(key, row[key])))
@@ -336,7 +336,7 @@ UNITS = {
 def with_unit(name: str, value: object) -> str:
     """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 becomes `3.63
     GFLOP`."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         return str(value)
     for ending, (factor, unit) in UNITS.items():
         if f"_{name}".endswith(f"_{ending}"):
@@ -346,7 +346,7 @@ def with_unit(name: str, value: object) -> str:
     return f"{value:,}"
 
 
-def table_of(step: str, rows: Sequence[Mapping[str, object]], width: int) -> Group:
+def table_of(step: str, rows: Sequence[Row], width: int) -> Group:
     """Table with a line per run and the first columns that fit `width` characters. Columns with the
     same value in all runs are listed below it."""
     cells = _filled_cells(step, rows)
@@ -371,7 +371,7 @@ def table_of(step: str, rows: Sequence[Mapping[str, object]], width: int) -> Gro
     return Group(shown, *(Text(note, style="dim") for note in notes if note))
 
 
-def _filled_cells(step: str, rows: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+def _filled_cells(step: str, rows: Sequence[Row]) -> dict[str, list[str]]:
     """Cells by column, for the columns that a measurement shows and that are not empty in every
     row."""
     cells = {}

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.cli.trace_text import NAME, milliseconds, short, table
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.said import Said, of_source
 from mfulab.core.terminal import Terminal
 from mfulab.core.terminal_language import error_in_words
 from mfulab.device.system import end_with_parent, has_semaphores
@@ -109,7 +109,7 @@ def _answer(job: Job) -> Answer:
     if mfu is None:
         key = "uncounted" if job.flops is None else "no_peak"
         return unanswered("%", Said(key))
-    doubt: dict[str, Numbers] = {"least": {}} if job.is_part else {}
+    doubt: Doubt = {"least": {}} if job.is_part else {}
     peak = job.peak_tflop_s
     return answered(mfu, "%", "spec", denominator=peak, denominator_unit="TFLOP/s", doubt=doubt)
 

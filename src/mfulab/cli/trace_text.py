@@ -13,7 +13,7 @@ from rich.text import Text
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.core.terminal import Terminal, uncut
+from mfulab.core.terminal import Terminal, bare_table, uncut
 from mfulab.loop.interactive.show import bar, first_lines
 from mfulab.measurements.read_trace.reader import Read
 from mfulab.mfu import ladder as rungs
@@ -263,7 +263,7 @@ def device_name(text: Texts, analysis: Analysis, name: str | None) -> str:
 def _ladder(text: Texts, row: Row) -> Table:
     """Table of the rungs that a trace has. `utilization_percent` is left out: a trace has
     kernel-busy time."""
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = bare_table()
     reasons = parse_json(row["reasons"] or "{}")
     for rung in rungs.RUNGS:
         name = rung.column

@@ -28,7 +28,7 @@ from mfulab.cli.options import (
     command,
     several,
 )
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, quantity, significant
@@ -39,7 +39,7 @@ from mfulab.core.terminal import Terminal
 from mfulab.device import GPU, cpu, identity, is_gpu, vendors
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
-from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, UNTOLD, Reading, Readings
+from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, UNTOLD, Now, Reading, Readings
 from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.published import Rate, folder, rates, why_unsafe
@@ -68,7 +68,7 @@ def frames(
     device: str,
     uuid: str,
     wait: Callable[[], None],
-    now: Callable[[], float] = time.perf_counter,
+    now: Now = time.perf_counter,
     language: str = "en",
 ) -> Iterator[tuple[Readings, str]]:
     """Yields the readings over each `wait`, with a line of further facts, without end. Raises
@@ -80,7 +80,7 @@ def frames(
 
 
 def _of_gpu(
-    uuid: str, wait: Callable[[], None], now: Callable[[], float], text: Texts
+    uuid: str, wait: Callable[[], None], now: Now, text: Texts
 ) -> Iterator[tuple[Readings, str]]:
     vendor = vendors.of(uuid)
     try:
@@ -105,9 +105,7 @@ def _of_gpu(
         yield readings, " · ".join(facts)
 
 
-def _of_cpu(
-    wait: Callable[[], None], now: Callable[[], float], text: Texts
-) -> Iterator[tuple[Readings, str]]:
+def _of_cpu(wait: Callable[[], None], now: Now, text: Texts) -> Iterator[tuple[Readings, str]]:
     cores = cpu.usable_cores()
     probe = cpu_probe(psutil.Process().pid, cores)
     switches = psutil.cpu_stats().ctx_switches
@@ -372,7 +370,7 @@ def of_device(sample: Row) -> Answer:
     neither is known."""
     counted = sample["counted_mfu_percent"]
     by_tensor_pipe = sample["expected_mfu_percent"]
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     contradicted = contradiction(sample)
     if contradicted is not None:
         doubt["counts_disagree"] = {"because": str(contradicted)}

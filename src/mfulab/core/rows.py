@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import is_number
 from mfulab.core.said import Said
 
 Percent = Annotated[float, Field(ge=0)]
@@ -176,7 +177,7 @@ def impossible(row: Row, now: datetime) -> Said | None:
         problem = None
         if isinstance(value, str):
             problem = _impossible_text(row, name, value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif is_number(value):
             problem = _impossible_number(name, value)
         if problem:
             return problem

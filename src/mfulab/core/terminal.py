@@ -23,6 +23,11 @@ def table(
     return Table(*words, *columns, *wrapped, **{"box": box.SIMPLE_HEAD} | options)
 
 
+def bare_table(*columns: Column) -> Table:
+    """A table of cells alone, without a header or lines."""
+    return Table(*columns, box=None, pad_edge=False, show_header=False)
+
+
 def uncut(words: str, style: str = "") -> Text:
     """Text of a table's cell that wraps and is never cut off. By default rich cuts a line that wide
     letters fill, since it does not strip the line's last blank."""

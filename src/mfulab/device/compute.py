@@ -114,16 +114,21 @@ def matmuls_in(precision: str) -> Iterator[None]:
         switch.fp32_precision = before
 
 
+def has_ranks() -> bool:
+    """True if this process is a rank of torch.distributed."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def is_first_rank() -> bool:
     """True if this process reports for its job: rank 0, or the only process."""
-    if dist.is_available() and dist.is_initialized():
+    if has_ranks():
         return dist.get_rank() == 0
     return os.environ.get("RANK", "0") == "0"
 
 
 def agreed(value: float) -> float:
     """Maximum of a value over all ranks; the value itself without torch.distributed."""
-    if not dist.is_available() or not dist.is_initialized():
+    if not has_ranks():
         return value
     shared = torch.tensor(
         value, dtype=torch.float64, device=GPU if dist.get_backend() == "nccl" else "cpu"

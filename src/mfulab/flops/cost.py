@@ -15,6 +15,9 @@ FLOPS = (
 )
 
 
+Matmul = tuple[int, int, int, int]  # batch, m, n and k, or what stands for them
+
+
 @dataclass(frozen=True)
 class Cost:
     """FLOPs of one call."""

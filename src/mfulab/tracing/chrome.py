@@ -118,6 +118,7 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
+Events = Sequence[Event | None]  # None for a value that is no event
 _typed = msgspec.json.Decoder(list[Event])
 
 
@@ -195,7 +196,7 @@ class Stream:
         """Estimated size of the unpacked file in bytes."""
         return unpacked_size(self.path, self._size)
 
-    def batches(self, is_kept: bool = True) -> Iterator[Sequence[Event | None]]:
+    def batches(self, is_kept: bool = True) -> Iterator[Events]:
         """Yields lists of events in file order, with None for a value that is no event. If
         `is_kept`, the caller keeps all events: raises TraceError first if memory is too small for
         them."""
@@ -235,7 +236,7 @@ class Stream:
         if need > free:
             raise TraceError(self.path, Said("json_needs_memory", size=size, need=need, free=free))
 
-    def _typed(self, text: bytes) -> Sequence[Event | None] | None:
+    def _typed(self, text: bytes) -> Events | None:
         """Decodes a JSON list of events; None if the text is not a list. Text that a profiler would
         not write takes a slower parser."""
         if not (self._mends or _LONG.search(text)):

@@ -21,6 +21,7 @@ from mfulab.tracing.chrome import (
     NO_ARGS,
     Args,
     Event,
+    Events,
     Stream,
     nanoseconds,
     with_formats,
@@ -32,6 +33,7 @@ from mfulab.tracing.trace import (
     MODULE,
     UPDATE,
     Call,
+    CallArguments,
     Collective,
     Indices,
     Pair,
@@ -184,7 +186,7 @@ class _Intake:
     def _kinds(self) -> str:
         return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
 
-    def batch(self, events: Sequence[Event | None]) -> None:
+    def batch(self, events: Events) -> None:
         """Adds a batch of events: all of one kind at once if they are as a profiler writes them,
         else one by one."""
         of_kind: list[list[Event]] = [[] for _ in _NAMES]
@@ -336,11 +338,11 @@ class _Intake:
             self.unknown[printable(kind)[:MOST_LETTERS]] += 1
 
 
-def _calls(columns: _Columns, annotations: Sequence[bool]) -> dict[int, Call]:
+def _calls(columns: _Columns, annotations: Sequence[bool]) -> CallArguments:
     """Arguments by index of the host calls whose arguments are kept."""
     names = columns.names
     multiplying = set(filter(is_traced_matmul, set(names)))
-    calls = dict[int, Call]()
+    calls = CallArguments()
     for index, arg in enumerate(columns.args):
         has_shapes = arg.shapes is not UNSET or arg.old_shapes
         if has_shapes or names[index] in multiplying:

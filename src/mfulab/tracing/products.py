@@ -9,6 +9,7 @@ import numpy as np
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.parts import drop_none
 from mfulab.core.said import Said
+from mfulab.flops.cost import Matmul
 from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
 from mfulab.tracing.of_window import OfWindow
@@ -35,7 +36,7 @@ class Product:
     flops: int = 0
     causal_flops: int = 0
     executed_flops: int = 0
-    matmul: tuple[int, int, int, int] | None = None
+    matmul: Matmul | None = None
     tile: tuple[int, ...] | None = None
     # operations that its kernel executes ÷ counted FLOPs; None if unknown
     executed_ratio: float | None = None

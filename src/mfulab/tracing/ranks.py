@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import drop_none
 from mfulab.core.said import Numbers, Said
 from mfulab.tracing.of_window import OfWindow
-from mfulab.tracing.trace import COMMUNICATION, Times
+from mfulab.tracing.trace import COMMUNICATION, Floats, Indices, Times
 
 MOST_CALLS = 3000  # calls of collectives that a summary keeps: some 60 kB
 MOST_LETTERS = 120  # of a kernel's name
@@ -194,7 +193,7 @@ class _Shared:
 
     count: int
     shortest: Times
-    last: npt.NDArray[np.int64]
+    last: Indices
     ranks: int = 1
     alike: bool = True  # True if all ranks made equally many calls
     longest_wait: int = 0
@@ -244,7 +243,7 @@ class _Joined:
         shared.shortest = np.where(shorter, lengths[:kept], shared.shortest[:kept])
         shared.last = np.where(shorter, rank, shared.last[:kept])
 
-    def add_waits(self, summary: RankSummary) -> tuple[float, float, npt.NDArray[np.float64]]:
+    def add_waits(self, summary: RankSummary) -> tuple[float, float, Floats]:
         """Returns the ns that a rank sent, waited in all, and waited for each rank. Adds them to
         the sums of each collective."""
         sending = 0.0
@@ -435,9 +434,7 @@ def _skews(joined: _Joined, steps: int) -> list[Skew]:
     return sorted(skews, key=lambda skew: -skew.sending_ms - skew.waiting_ms)
 
 
-def _verdict(
-    ranks: list[RankTimes], caused: npt.NDArray[np.float64], matched: bool
-) -> tuple[Said, str | None]:
+def _verdict(ranks: list[RankTimes], caused: Floats, matched: bool) -> tuple[Said, str | None]:
     """Sentence on the job, and the rank that the others wait for; None if none stands out."""
     if len(ranks) < 2:
         return Said("rank_alone", rank=ranks[0].rank), None

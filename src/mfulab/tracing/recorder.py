@@ -18,6 +18,7 @@ from mfulab.core.said import Said
 from mfulab.tracing.trace import (
     Activities,
     Call,
+    CallArguments,
     Chosen,
     Collective,
     HostCalls,
@@ -57,7 +58,7 @@ class Recorder:
         self._host = array("q")
         self._launches = array("q")
         self._collectives = list[Transfer]()
-        self._calls: dict[int, Call] = {}
+        self._calls: CallArguments = {}
         self._shared: dict[bytes, Call] = {}
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class Recorder:
     ) -> None:
         """Adds one operator or annotation. `thread` is a process and a thread of it; `call` holds
         the arguments, if they are recorded."""
-        calls = dict[int, Call]()
+        calls = CallArguments()
         if call is not None:
             calls[0] = call
         shared = self._shared_calls(calls)
@@ -128,7 +129,7 @@ class Recorder:
         names: Sequence[str],
         threads: Sequence[Pair],
         numbers: Sequence[Numbers],
-        calls: dict[int, Call],
+        calls: CallArguments,
     ) -> None:
         """Adds many operators or annotations at once. `numbers` are external ids, flags for forward
         and annotation, and sequence numbers. `calls` holds arguments by index among these calls."""
@@ -136,11 +137,11 @@ class Recorder:
         self._extend(self._host, *spans, self._numbers(names), self._of_threads(threads), *numbers)
         self._calls |= shared
 
-    def _shared_calls(self, calls: dict[int, Call]) -> dict[int, Call]:
+    def _shared_calls(self, calls: CallArguments) -> CallArguments:
         """Arguments of the calls that are added next, by the index that each will have. Equal
         arguments are kept once."""
         first = len(self._host) // 8
-        shared = dict[int, Call]()
+        shared = CallArguments()
         for index, call in calls.items():
             key = marshal.dumps((call.name, call.shapes, call.types, call.values), 0)
             if key not in self._shared:

@@ -18,6 +18,7 @@ from mfulab.tracing.communication import communicates
 
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Chosen = npt.NDArray[np.bool_]
 Span = tuple[int, int]  # begin and end
 Pair = tuple[Hashable, Hashable]  # a process and a thread or device of it
@@ -184,6 +185,9 @@ class Activities(Columns):
     blocks: Indices
 
 
+CallArguments = dict[int, Call]  # recorded arguments by the index of the call
+
+
 @dataclass
 class HostCalls(Columns):
     """Operators and annotations on the host, one row per call."""
@@ -194,7 +198,7 @@ class HostCalls(Columns):
     forward: Chosen  # called with gradients enabled
     annotation: Chosen
     sequence: Indices  # autograd's number of an operator and its backward call; -1 if none
-    calls: dict[int, Call] = field(default_factory=dict)  # recorded arguments by index
+    calls: CallArguments = field(default_factory=dict)
 
     def chosen(self, mask: Chosen) -> Self:
         """Returns the calls selected by a mask with their arguments, in the same order."""

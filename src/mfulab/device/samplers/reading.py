@@ -47,6 +47,11 @@ Readings = dict[str, Reading]
 Watched = Generator[None, None, Readings]  # yields once, for the window, and returns its readings
 
 
+Line = dict[str, float | None]  # values that a driver reports now, by column
+Probe = Callable[[], Line]
+Now = Callable[[], float]  # a clock, in seconds
+
+
 class Sampler(Protocol):
     """Observes the device between `start` and `stop` and returns its readings. Both are called
     while the device is idle."""

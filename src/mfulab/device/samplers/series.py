@@ -18,14 +18,12 @@ from mfulab.core.files import write_csv
 from mfulab.core.said import Said
 from mfulab.device import gpu, is_gpu, vendors
 from mfulab.device.cpu import system_seconds
-from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, Reading, Readings
+from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, Line, Now, Probe, Reading, Readings
 
 if TYPE_CHECKING:
     import torch
 
 INTERVAL_S = 0.2
-Line = dict[str, float | None]
-Probe = Callable[[], Line]
 SOURCE = "polled each 0.2 s by a process of its own"
 # Columns averaged over the window, for which there is no better source. Utilization is left to
 # more direct sources.
@@ -203,7 +201,7 @@ def poll(
     probe: Probe,
     wait: Callable[[], bool],
     output: TextIO,
-    now: Callable[[], float] = time.monotonic,
+    now: Now = time.monotonic,
 ) -> None:
     """Writes a CSV line of `probe` after each call of `wait`, until `wait` returns True. Time
     stamps are monotonic."""

@@ -14,6 +14,9 @@ from mfulab.core.said import Said, of_source
 from mfulab.device import system
 from mfulab.device.samplers.reading import (
     REFUSED_BY_DRIVER,
+    Line,
+    Now,
+    Probe,
     Reading,
     Readings,
     Sampler,
@@ -23,7 +26,7 @@ from mfulab.device.samplers.reading import (
     missing,
     sampler,
 )
-from mfulab.device.vendors import Gpu, GpuProperties, Now, RefusedError, Vendor, at_end, torch_build
+from mfulab.device.vendors import Gpu, GpuProperties, RefusedError, Vendor, at_end, torch_build
 from mfulab.device.vendors.gpm import UNITS
 from mfulab.device.vendors.nvidia import Nvidia
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
@@ -252,12 +255,12 @@ class Amd(Vendor):
         last = at_end(self.probe(uuid, os.getpid()), SOURCE, REFUSED_BY_DRIVER)
         return [accumulators(handle_of(uuid), now), *between, last]
 
-    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    def probe(self, uuid: str, own: int | None) -> Probe:
         handle = handle_of(uuid)
         smi = _opened()[0]
         hottest = (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT)
 
-        def now() -> dict[str, float | None]:
+        def now() -> Line:
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
             # only Instinct reports the current power, others a mean
             power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")

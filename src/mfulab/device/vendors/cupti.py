@@ -6,12 +6,12 @@ dcgm-exporter. † Tested against a stand-in only."""
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from mfulab.core.said import Said, of_source
-from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.samplers.reading import Now, Reading, Readings, missing
 from mfulab.device.vendors import RefusedError
 from mfulab.device.vendors.gpm import UNITS
 
@@ -38,9 +38,7 @@ class PmSampler:
     """Means over the samples that the GPU took in the window. `refusal` is the reason why CUPTI
     cannot; `without` is why no more direct source is used."""
 
-    def __init__(
-        self, uuid: str, without: Said, now: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, uuid: str, without: Said, now: Now = time.perf_counter) -> None:
         self._uuid = uuid
         self._without = without
         self._now = now

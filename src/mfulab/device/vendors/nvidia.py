@@ -16,13 +16,12 @@ import pynvml
 from mfulab.core.json_text import parse_json
 from mfulab.core.said import Said, as_json, from_json
 from mfulab.device import system
-from mfulab.device.samplers.reading import Sampler
+from mfulab.device.samplers.reading import Line, Now, Probe, Sampler
 from mfulab.device.vendors import (
     Gpu,
     GpuProperties,
     Link,
     NoDeviceError,
-    Now,
     RefusedError,
     Vendor,
     cuda_driver,
@@ -437,12 +436,12 @@ class Nvidia(Vendor):
     def driver(self) -> str | None:
         return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]
 
-    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    def probe(self, uuid: str, own: int | None) -> Probe:
         handle = nvml.handle_by_uuid(uuid)
         ask_device = _asker(handle)
         ask_whole = _asker(nvml.parent(handle))
 
-        def now() -> dict[str, float | None]:
+        def now() -> Line:
             rates = ask_device(pynvml.nvmlDeviceGetUtilizationRates)
             memory = ask_device(pynvml.nvmlDeviceGetMemoryInfo)
             (instant,) = fields(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])

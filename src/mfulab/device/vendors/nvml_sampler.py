@@ -14,6 +14,7 @@ import pynvml
 from mfulab.core.said import Said, joined, of_source
 from mfulab.device.samplers.reading import (
     UNTOLD,
+    Now,
     Reading,
     Readings,
     Watched,
@@ -57,8 +58,8 @@ class Counter:
 @sampler
 def nvml_sampler(
     handle: nvml.Handle,
-    now: Callable[[], float] = time.time,
-    elapsed: Callable[[], float] = time.perf_counter,
+    now: Now = time.time,
+    elapsed: Now = time.perf_counter,
 ) -> Watched:
     """Reads utilization, energy and throttling of a GPU. Values that the driver refuses are empty,
     with its reason. `now` is NVML's clock (wall time), `elapsed` a monotonic one."""

@@ -15,7 +15,7 @@ import torch
 from mfulab.core.errors import warn
 from mfulab.core.language import LANGUAGES
 from mfulab.core.parts import Record, Row
-from mfulab.device.compute import is_first_rank
+from mfulab.device.compute import has_ranks, is_first_rank
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import per_step
 from mfulab.loop.goodput.journal import Journal, journal_of
@@ -310,7 +310,7 @@ class Measurement:
             peak_tflop_s=self.account.facts.peaks.tflop_s if self.account else None,
         )
         ranks: list[Any] = [share]
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if has_ranks():
             ranks = [None] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(ranks, share)
         return jobs.as_job(ranks)

@@ -22,6 +22,7 @@ from mfulab.core.files import opened
 from mfulab.core.formats import FORMATS
 from mfulab.core.said import Said
 from mfulab.device import is_gpu
+from mfulab.device.samplers.reading import Now
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +72,7 @@ def why_unsafe(folder: Path) -> Said | None:
     return Said("folder_of_others", folder=str(folder))
 
 
-def rates(now: Callable[[], float] = time.time) -> list[Rate]:
+def rates(now: Now = time.time) -> list[Rate]:
     """Rates that living processes have published lately. Removes the files of processes that
     ended."""
     import psutil

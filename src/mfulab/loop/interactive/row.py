@@ -19,6 +19,7 @@ from mfulab.loop.interactive.batches import UNKNOWN, samples_of
 from mfulab.loop.interactive.costs import Flops, Phase, PhaseCost, cost_of, cost_of_all
 from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
+from mfulab.loop.interactive.structure import Modules
 from mfulab.loop.interactive.unwatched import UnwatchedSteps
 from mfulab.mfu.account import Account, account
 from mfulab.mfu.step import (
@@ -315,9 +316,7 @@ def _places(numbers: Sequence[int]) -> str | None:
     return ", ".join(shown) or None
 
 
-def work_of_batch(
-    steps: Sequence[LoopStep], models: Sequence[torch.nn.Module], batch: object
-) -> WindowWork:
+def work_of_batch(steps: Sequence[LoopStep], models: Modules, batch: object) -> WindowWork:
     """Work of steps that each compute `batch`, counted on tensors without data."""
     from mfulab.flops.count import CountError
     from mfulab.loop.interactive.without_data import count_call

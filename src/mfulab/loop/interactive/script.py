@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from mfulab.core.errors import drop_own_frames
 from mfulab.core.parts import leave_out
 from mfulab.core.said import Said
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.hooks import Hooks, skip_frame
+from mfulab.loop.interactive.hooks import Hook, Hooks, skip_frame
 from mfulab.loop.interactive.split import Split
 from mfulab.loop.interactive.trainings import Optimizers, Training, Trainings, WindowResult
 from mfulab.loop.interactive.wanted import Wanted, named_error, with_children
@@ -208,7 +208,7 @@ class Script:
         passed_s = time.perf_counter() - bound.opened_s
         return bound.measured > most or (seconds is not None and passed_s >= seconds)
 
-    def _open(self, models: list[torch.nn.Module], others: Sequence[torch.nn.Module] = ()) -> None:
+    def _open(self, models: list[torch.nn.Module], others: structure.Modules = ()) -> None:
         from mfulab.loop.interactive.measure import Measurement
 
         bound = self._bound
@@ -430,7 +430,7 @@ class InPlace:
     """Follows models that `model.compile()` compiles in place, for which torch calls no hook of a
     module. `called` is called with the model before each call, `passed` after it."""
 
-    def __init__(self, called: Callable[..., None], passed: Callable[..., None]) -> None:
+    def __init__(self, called: Hook, passed: Hook) -> None:
         self._called = called
         self._passed = passed
         self._undo = ExitStack()

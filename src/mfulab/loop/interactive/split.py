@@ -13,7 +13,7 @@ from torch.utils.data import dataloader
 
 from mfulab.core.errors import drop_own_frames
 from mfulab.device import is_gpu
-from mfulab.loop.interactive.hooks import Hooks
+from mfulab.loop.interactive.hooks import Hook, Hooks
 from mfulab.timing.clocks import clock_for
 
 PHASES = ("loader", "copy", "forward", "backward", "optimiser", "other")
@@ -24,9 +24,7 @@ class Split:
     events of the current stream: nothing waits for them. `steps` holds the names of each step's
     marks, including the running step's."""
 
-    def __init__(
-        self, models: list[torch.nn.Module], device: torch.device, failed: Callable[..., None]
-    ) -> None:
+    def __init__(self, models: list[torch.nn.Module], device: torch.device, failed: Hook) -> None:
         self._clock = clock_for(device)
         self._thread = threading.get_ident()
         self.steps: list[list[str]] = [[]]

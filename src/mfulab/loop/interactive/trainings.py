@@ -4,7 +4,7 @@ what is shown of it."""
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -18,9 +18,11 @@ from mfulab.core.language import Texts
 from mfulab.core.parts import Record
 from mfulab.core.said import Said, as_json, said_by
 from mfulab.device import is_gpu
+from mfulab.device.compute import has_ranks
 from mfulab.device.samplers.reading import Reading
 from mfulab.loop.interactive.hooks import apart
 from mfulab.loop.interactive.split import PHASES, Split
+from mfulab.loop.interactive.structure import Modules
 from mfulab.loop.interactive.wanted import Wanted, not_measured_row, say_not_measured, say_of_script
 from mfulab.mfu.account import Judged
 from mfulab.mfu.utilization import ratio
@@ -185,13 +187,11 @@ class Trainings:
 
     def _note_ranks(self) -> None:
         """Records the rank now: at the script's end its process group may be gone."""
-        if dist.is_available() and dist.is_initialized():
+        if has_ranks():
             self.rank = dist.get_rank()
             self.ranks = dist.get_world_size()
 
-    def find(
-        self, models: Sequence[torch.nn.Module], names: tuple[str, ...], ends: object
-    ) -> Training:
+    def find(self, models: Modules, names: tuple[str, ...], ends: object) -> Training:
         """Returns the training of these models that ends its steps with `ends`, new or known."""
         self._note_ranks()
         elements = 0
