@@ -103,7 +103,11 @@ def _print_variants(
 ) -> None:
     """Prints a table with a line per product, the fastest first, and how to ask for one of them."""
     formats = (precision,) if precision else SIDE_BY_SIDE
-    sheets = sorted(products, key=lambda sheet: (-_highest_peak(sheet, formats), sheet.device))
+
+    def order(sheet: Datasheet) -> tuple[float, str]:
+        return -max((figure(sheet, name) or 0 for name in formats), default=0), sheet.device
+
+    sheets = sorted(products, key=order)
     columns = {name: [figure(sheet, name) for sheet in sheets] for name in formats}
     if not precision:
         columns = _informative(columns)
@@ -116,10 +120,6 @@ def _print_variants(
     console = Terminal(soft_wrap=True)
     console.print(shown)
     console.print(text("one_variant", device=sheets[0].device), style="dim")
-
-
-def _highest_peak(sheet: Datasheet, formats: Iterable[str]) -> float:
-    return max((figure(sheet, name) or 0 for name in formats), default=0)
 
 
 def _informative(columns: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
@@ -163,22 +163,19 @@ def _why(found: Peak, sheet: Datasheet | None, text: Texts) -> str:
 def _sources(peaks: Iterable[Peak], sheet: Datasheet | None, text: Texts) -> list[str]:
     """Lines about the memory, the sources, the documents behind them, and notes, each without
     repetition."""
-    memory, sources, texts, notes = (dict[str, None]() for _ in range(4))
+    memory: list[str] = []
+    sources = []
+    documents = []
+    notes = []
     for found in peaks:
         if found.memory_gb_s and not memory:
-            memory[text("memory", gb_s=found.memory_gb_s)] = None
-        sources[text("source", source=found.source)] = None
+            memory.append(text("memory", gb_s=found.memory_gb_s))
+        sources.append(text("source", source=found.source))
         if found.device:
-            texts[_texts_read(found, text)] = None
+            key = "checked" if found.texts else "unchecked"
+            documents.append(text(key, texts=found.texts))
         if found.note:
-            notes[text("note", note=found.note)] = None
+            notes.append(text("note", note=found.note))
     if sheet and sheet.note and not notes:
-        notes[text("note", note=sheet.note)] = None
-    return [*memory, *sources, *texts, *notes]
-
-
-def _texts_read(found: Peak, text: Texts) -> str:
-    """Says which documents state the datasheet's figures, or that none was read."""
-    if found.texts:
-        return text("checked", texts=found.texts)
-    return text("unchecked")
+        notes.append(text("note", note=sheet.note))
+    return list(dict.fromkeys([*memory, *sources, *documents, *notes]))

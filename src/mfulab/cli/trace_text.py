@@ -328,14 +328,7 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row) -> No
     table(console, text, "modules", _module_lines(row))
     kernels = [_kernel_line(kernel, wall_ns) for kernel in analysis.kernels[:LONGEST]]
     table(console, text, "kernels", kernels)
-    gaps = []
-    for cause, time_ns, name in analysis.gaps:
-        if time_ns:
-            ended_by = short(name, NAME)
-            gaps.append(
-                {"ended_by": ended_by, "cause": text(cause), "ms": milliseconds(time_ns / 1e6)}
-            )
-    table(console, text, "gaps", gaps)
+    table(console, text, "gaps", _gap_lines(analysis, text))
     for line in _uncounted_lines(analysis, text):
         console.print(line, style="dim")
     if row["notes"]:
@@ -405,6 +398,16 @@ def _kernel_line(kernel: KernelRow, wall_ns: int) -> Cells:
         "calls": str(kernel["calls"]),
         "share": percent(1e11 * kernel["time_s"] / wall_ns),
     }
+
+
+def _gap_lines(analysis: Analysis, text: Texts) -> Iterator[Cells]:
+    for cause, time_ns, name in analysis.gaps:
+        if time_ns:
+            yield {
+                "ended_by": short(name, NAME),
+                "cause": text(cause),
+                "ms": milliseconds(time_ns / 1e6),
+            }
 
 
 def _uncounted_lines(analysis: Analysis, text: Texts) -> Iterator[str]:

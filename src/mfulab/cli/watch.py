@@ -353,12 +353,11 @@ def _is_given(name: str) -> bool:
 def lines_of(sample: Row) -> Iterator[Record]:
     """Yields the lines of JSON of a sample, each with its answer; of engines or jobs, one line
     each."""
-    if "engines" in sample:
-        for engine in sample["engines"]:
-            yield of_engine(engine).line({"unix_s": sample["unix_s"], **engine})
-    elif "jobs" in sample:
-        for job in sample["jobs"]:
-            yield of_job(job).line({"unix_s": sample["unix_s"], **job})
+    parts = {"engines": of_engine, "jobs": of_job}
+    part = next(filter(sample.__contains__, parts), None)
+    if part is not None:
+        for row in sample[part]:
+            yield parts[part](row).line({"unix_s": sample["unix_s"], **row})
     elif "answer" in sample:
         yield sample["answer"].line({key: sample[key] for key in sample if key != "answer"})
     else:

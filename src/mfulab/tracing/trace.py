@@ -15,11 +15,12 @@ from mfulab.core.errors import EXTRAS, UnsupportedError, installs
 from mfulab.core.parts import Content
 from mfulab.core.said import Said, of_source
 from mfulab.tracing.communication import communicates
+from mfulab.tracing.intervals import Intervals, Times
 
-Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Chosen = npt.NDArray[np.bool_]
+ALL = slice(None)
 Span = tuple[int, int]  # begin and end
 Pair = tuple[Hashable, Hashable]  # a process and a thread or device of it
 
@@ -162,6 +163,15 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.begin)
+
+    @property
+    def lengths(self) -> Times:
+        """Length of each event in ns."""
+        return self.end - self.begin
+
+    def where(self, chosen: Chosen | Indices | list[int] | slice = ALL) -> Intervals:
+        """Intervals of the events, or of some, chosen by mask or index."""
+        return Intervals(self.begin[chosen], self.end[chosen])
 
     def columns(self) -> list[npt.NDArray[Any]]:
         """The columns, in the order of their fields."""

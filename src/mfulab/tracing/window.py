@@ -12,7 +12,7 @@ import numpy as np
 
 from mfulab.core.said import Said
 from mfulab.flops.registry.step import step_work
-from mfulab.tracing.intervals import Intervals, clip, length, union
+from mfulab.tracing.intervals import clip, length, union
 from mfulab.tracing.trace import (
     COMPUTE,
     COPY,
@@ -159,11 +159,9 @@ def _whole_trace(trace: Trace, steps: int | None) -> Window:
 
 def _with_outside(trace: Trace, window: Window) -> Window:
     """Adds to the window's source the share of the file's work that lies outside."""
-    work = Intervals(trace.activities.begin, trace.activities.end)
+    work = trace.activities.where()
     if not len(trace.activities):
-        host = trace.host
-        operators = ~host.annotation
-        work = union(Intervals(host.begin[operators], host.end[operators]))
+        work = union(trace.host.where(~trace.host.annotation))
     total = length(work)
     outside = total - length(clip(work, *window.span))
     if outside < LEAST_OUTSIDE * total or not outside:
@@ -331,8 +329,7 @@ class _MainStream:
     def __init__(self, trace: Trace) -> None:
         activities = trace.activities
         stream = _streams(activities)
-        times = activities.end - activities.begin
-        busy = np.bincount(stream, np.where(activities.kind == COMPUTE, times, 0))
+        busy = np.bincount(stream, np.where(activities.kind == COMPUTE, activities.lengths, 0))
         indices = np.flatnonzero(stream == busy.argmax())
         self.indices = indices[np.argsort(activities.begin[indices], kind="stable")]
         self.names = activities.name[self.indices]
@@ -406,7 +403,7 @@ def _is_most(activities: Activities, chosen: Indices) -> bool:
     begin = int(activities.begin[chosen[0]])
     end = int(activities.end[chosen].max())
     kernels = activities.kind != COPY
-    work = Intervals(activities.begin[kernels], activities.end[kernels])
+    work = activities.where(kernels)
     inside = length(clip(work, begin, end))
     return inside > 0 and inside >= LEAST_OF_TIME * length(work)
 
@@ -447,10 +444,10 @@ def _work(trace: Trace, run: Sequence[StepMark]) -> Times:
         times = trace.host.end[operators] - begin
     elif 2 * np.count_nonzero(linked) >= len(linked):
         begin = trace.launches.begin[launch[linked]]
-        times = (activities.end - activities.begin)[linked]
+        times = activities.lengths[linked]
     else:
         begin = activities.begin
-        times = activities.end - activities.begin
+        times = activities.lengths
     order = np.argsort(begin, kind="stable")
     before = np.concatenate(([0], np.cumsum(times[order])))
     since = np.searchsorted(begin[order], [mark.begin for mark in run])
@@ -544,7 +541,7 @@ def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     if not own.any():
         return begin, end
     stream = _streams(activities)
-    busy = np.bincount(stream[own], (activities.end - activities.begin)[own])
+    busy = np.bincount(stream[own], activities.lengths[own])
     main = stream == busy.argmax()
     mine = np.flatnonzero(own & main)
     first = mine[activities.begin[mine].argmin()]
@@ -584,5 +581,5 @@ def _of_earlier_steps(
 
 def _waited_ns(activities: Activities, launched: int, began: int) -> int:
     """Nanoseconds between a launch and its work in which the device was idle."""
-    work = Intervals(activities.begin, activities.end)
+    work = activities.where()
     return began - launched - length(union(clip(work, launched, began)))

@@ -6,7 +6,7 @@ dcgm-exporter. † Tested against a stand-in only."""
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -75,14 +75,8 @@ class PmSampler:
             return missing(UNITS, SOURCE, Said("few_samples", count=len(samples)))
         read = missing(UNITS, SOURCE, Said("not_in_one_pass"))
         for place, name in enumerate(self._columns):
-            spans = [
-                (sample.end_timestamp - sample.start_timestamp, sample.metric_values[place])
-                for sample in samples
-            ]
-            spans = [(span, value) for span, value in spans if math.isfinite(value)]
-            total = sum(span for span, _ in spans)
-            mean = sum(span * value for span, value in spans) / total if total else None
-            reason = None if total else Said("no_number_sampled")
+            mean = _mean(samples, place)
+            reason = Said("no_number_sampled") if mean is None else None
             read[name] = Reading(mean, UNITS[name], SOURCE, window_s, reason)
         return read
 
@@ -132,6 +126,22 @@ class PmSampler:
             self.refusal = error.said
         except Exception as error:
             self.refusal = of_source(type(error).__name__, str(error))
+
+
+def _mean(samples: Sequence[Any], place: int) -> float | None:
+    """Mean of the samples' metric at a place, weighted by their lengths; None if none is a finite
+    number."""
+    weighted = 0.0
+    total = 0
+    for sample in samples:
+        value = sample.metric_values[place]
+        if math.isfinite(value):
+            span = sample.end_timestamp - sample.start_timestamp
+            weighted += span * value
+            total += span
+    if not total:
+        return None
+    return weighted / total
 
 
 def _number(uuid: str) -> int:

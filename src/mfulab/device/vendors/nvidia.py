@@ -75,32 +75,33 @@ def seen(
     invalid one."""
     # CUDA sees a GPU in MIG mode only through its instances, and by index only the first one.
     shown = [(*own, gpu)[0] for gpu, own in gpus]
-    entries = (
-        list(map(str, range(len(shown))))
-        if visible is None
-        else [entry.strip() for entry in visible.split(",")]
-    )
-    chosen = []
+    names = sorted({device.name for device in shown})
+    entries = list(map(str, range(len(shown))))
+    if visible is not None:
+        entries = [entry.strip() for entry in visible.split(",")]
+    chosen = list[Gpu]()
     for entry in entries:
-        if system.place_in(entry, len(shown)) < len(shown):
-            if not in_bus_order and len(names := {device.name for device in shown}) > 1:
-                raise NoDeviceError(
-                    f"there are different GPUs here ({', '.join(sorted(names))}), and CUDA numbers them fastest first: "
-                    "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID (nvidia-smi -L lists them)"
-                )
-            chosen.append(shown[int(entry)])
-            continue
-        is_uuid = entry.startswith(("GPU-", "MIG-"))
-        matching = [
-            gpu
-            for whole, own in gpus
-            for gpu in (whole, *own)
-            if is_uuid and gpu.uuid.startswith(entry)
-        ]
+        is_index = system.place_in(entry, len(shown)) < len(shown)
+        if is_index and len(names) > 1 and not in_bus_order:
+            raise NoDeviceError(
+                f"there are different GPUs here ({', '.join(names)}), and CUDA numbers them fastest first: "
+                "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID (nvidia-smi -L lists them)"
+            )
+        matching = [shown[int(entry)]] if is_index else _by_uuid(entry, gpus)
         if len(matching) != 1:
             break
         chosen += matching
     return chosen
+
+
+def _by_uuid(entry: str, gpus: Sequence[tuple[Gpu, list[Gpu]]]) -> list[Gpu]:
+    """GPUs and MIG instances whose UUID begins with an entry of CUDA_VISIBLE_DEVICES."""
+    matching = list[Gpu]()
+    for whole, own in gpus:
+        matching += [gpu for gpu in (whole, *own) if gpu.uuid.startswith(entry)]
+    if entry.startswith(("GPU-", "MIG-")):
+        return matching
+    return []
 
 
 def _named(handle: object) -> Gpu:

@@ -86,6 +86,11 @@ class LoopStep:
     compiled: bool = False
     watched: bool = True
 
+    @property
+    def is_plain(self) -> bool:
+        """True if neither the counter nor a compilation slowed it."""
+        return not (self.counted or self.compiled)
+
 
 @dataclass(frozen=True)
 class WindowWork:
@@ -250,7 +255,7 @@ def _unwatched_steps(unwatched: UnwatchedSteps, seconds: Sequence[float]) -> lis
 def steady(steps: Sequence[LoopStep], watch_s: float) -> Sequence[LoopStep]:
     """Steps whose times count: not counted, not compiled, nor slowed by hooks, which take `watch_s`
     seconds of a step. If there are none, the least disturbed ones."""
-    plain = [step for step in steps if not step.counted and not step.compiled]
+    plain = [step for step in steps if step.is_plain]
     unwatched = [step for step in plain if not step.watched]
     if len(unwatched) >= FEWEST_WINDOWS:
         median_s = Stats([step.seconds for step in unwatched]).median
@@ -290,7 +295,7 @@ def left_out(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> dict[str,
         "compiled_steps": len(compiled),
         "compiled_places": _places(compiled),
         "slow_places": _places(_slow(steps, chosen)),
-        "watched_steps": sum(not (step.counted or step.compiled) for step in untimed),
+        "watched_steps": sum(step.is_plain for step in untimed),
         "mean_of_all_s": _mean_s(steps),
     }
 
@@ -562,8 +567,7 @@ def named_row(
 ) -> dict[str, Cell]:
     """Row of a named phase: number of calls; times, FLOPs and shares of a call; share of the steps'
     time. Stretches under the counter are timed only if there are no others."""
-    plain = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled]
-    timed = plain or stretches
+    timed = [stretch for stretch in stretches if stretch.is_plain] or stretches
     window = accounted(counted_work(timed, phases), site, {"clock_mhz": clock_mhz})
     mean_s = _mean_s(timed)
     step_s = None
