@@ -110,15 +110,15 @@ def _values(line: DeviceCheck, text: Texts) -> Table:
     """Table with a row per value; without the columns for references if no value has one."""
     name = Column(text("checked"), no_wrap=True)
     value = Column(text("value"), no_wrap=True, justify="right")
-    shown = table([name, value], (text("reference"), text("share")), [text("against")])
+    compared = [text("reference"), text("share")]
+    last = text("against")
     if all(reading.reference is None for reading in line.values.values()):
-        shown = table([name, value], (), [""])
-        for check, reading in line.values.items():
-            number, _, _, remark = _cells(reading, text)
-            shown.add_row(check, number, remark)
-        return shown
+        compared = []
+        last = ""
+    shown = table([name, value], compared, [last])
     for check, reading in line.values.items():
-        shown.add_row(check, *_cells(reading, text))
+        number, *references, remark = _cells(reading, text)
+        shown.add_row(check, number, *references[: len(compared)], remark)
     return shown
 
 

@@ -1,7 +1,7 @@
 """`mfulab explain key=value …`: converts a speed to MFU by each convention of the field, and finds
 the conventions that give a reported number."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
@@ -157,8 +157,9 @@ def _print_expected(
     heads = [_mode_name(expectation, config, text) for expectation in expectations]
     shown = table([text("step_of")], heads)
     unit = "tokens" if config.vocabulary_size else "samples"
-    for name, cell in _cells(unit, text).items():
-        shown.add_row(name, *map(cell, expectations))
+    columns = [_column(expectation, unit, text) for expectation in expectations]
+    for name in columns[0]:
+        shown.add_row(name, *(column[name] for column in columns))
     console.print(shown)
     for line in _assumptions(setup, expectations, text):
         console.print(line)
@@ -186,33 +187,23 @@ def _mode_name(expectation: Expectation, config: ModelConfig, text: Texts) -> st
     return text.name("mode", mode)
 
 
-def _cells(unit: str, text: Texts) -> dict[str, Callable[[Expectation], str]]:
-    """Rows of the table: each name, with the function that formats its cell for an expectation."""
+def _column(expectation: Expectation, unit: str, text: Texts) -> dict[str, str]:
+    """Cells of an expectation by the names of their rows; empty if unknown."""
+    unfused = ""
+    if expectation.unfused_mfu_percent is not None:
+        unfused = in_percent(expectation.unfused_mfu_percent)
+    kept = ""
+    if expectation.memory_bytes is not None:
+        kept = quantity(expectation.memory_bytes, "B")
     too_large = {True: "", False: text("yes"), None: "?"}
-
-    def unfused(expectation: Expectation) -> str:
-        percent = expectation.unfused_mfu_percent
-        if percent is None:
-            return ""
-        return text.written(in_percent(percent))
-
-    def kept(expectation: Expectation) -> str:
-        memory = expectation.memory_bytes
-        if memory is None:
-            return ""
-        return quantity(memory, "B")
-
-    def compute_bound(expectation: Expectation) -> str:
-        return text.written(quantity(expectation.compute_bound_percent, "%"))
-
     return {
-        text("time"): lambda expectation: quantity(expectation.products_s, "s"),
-        text(f"{unit}_per_s"): lambda expectation: significant(expectation.tokens_per_s, 4),
-        "MFU": lambda expectation: text.written(in_percent(expectation.mfu_percent)),
-        text("unfused"): unfused,
-        text("compute_bound"): compute_bound,
+        text("time"): quantity(expectation.products_s, "s"),
+        text(f"{unit}_per_s"): significant(expectation.tokens_per_s, 4),
+        "MFU": text.written(in_percent(expectation.mfu_percent)),
+        text("unfused"): text.written(unfused),
+        text("compute_bound"): text.written(quantity(expectation.compute_bound_percent, "%")),
         text("kept"): kept,
-        text("too_large"): lambda expectation: too_large[expectation.fits],
+        text("too_large"): too_large[expectation.fits],
     }
 
 

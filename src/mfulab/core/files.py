@@ -45,8 +45,8 @@ SCRATCH = "mfulab-scratch-"  # prefix of temporary folders, which a killed proce
 MOST_FOUND = 100_000  # entries in a searched folder; more, as below /, must be a mistake
 
 
-class UnreadableError(ValueError):
-    """A file that exists but does not hold valid content; the message names it and says why."""
+class _FileError(Exception):
+    """A file that cannot be read; the message names it and says why."""
 
     def __init__(self, path: Path, why: Said | str) -> None:
         self.why = why if isinstance(why, Said) else as_told(why)
@@ -54,13 +54,12 @@ class UnreadableError(ValueError):
         super().__init__(str(self.said))
 
 
-class AbsentError(FileNotFoundError):
-    """A file that does not exist; the message names it."""
+class UnreadableError(_FileError, ValueError):
+    """A file that exists but does not hold valid content."""
 
-    def __init__(self, path: Path) -> None:
-        self.why = Said("link_leads_nowhere" if path.is_symlink() else "no_such_file")
-        self.said = of_source(str(path), self.why)
-        super().__init__(str(self.said))
+
+class AbsentError(_FileError, FileNotFoundError):
+    """A file that does not exist."""
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
@@ -191,7 +190,8 @@ def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
                 raise UnreadableError(path, Said("no_regular_file"))
             yield file
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise AbsentError(path) from error
+        why = Said("link_leads_nowhere" if path.is_symlink() else "no_such_file")
+        raise AbsentError(path, why) from error
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise UnreadableError(path, Said("link_not_followed")) from error

@@ -77,7 +77,6 @@ class _Visit:
             request.ProxyHandler(None if by_proxy else {}),
             request.UnknownHandler(),
             _Http(self),
-            _Https(self),
             request.HTTPDefaultErrorHandler(),
             _Redirects(),
             request.HTTPErrorProcessor(),
@@ -107,19 +106,17 @@ class _Visit:
                 opened.close()
 
 
-class _Http(request.HTTPHandler):
+class _Http(request.AbstractHTTPHandler):
+    """Opens http and https by connections whose sockets the visit knows."""
+
+    http_request = https_request = request.AbstractHTTPHandler.do_request_
+
     def __init__(self, visit: _Visit) -> None:
         super().__init__()
         self._visit = visit
 
     def http_open(self, req: request.Request) -> http.client.HTTPResponse:
         return self.do_open(_kept_by(self._visit, http.client.HTTPConnection), req)
-
-
-class _Https(request.HTTPSHandler):
-    def __init__(self, visit: _Visit) -> None:
-        super().__init__()
-        self._visit = visit
 
     def https_open(self, req: request.Request) -> http.client.HTTPResponse:
         return self.do_open(_kept_by(self._visit, http.client.HTTPSConnection), req)

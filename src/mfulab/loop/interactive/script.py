@@ -96,12 +96,12 @@ class Script:
         return passes >= LONG or _optimizer_that_exists() is None
 
     def _follow_passes(self, module: torch.nn.Module) -> None:
-        self._bound = _Bound(module)
+        bound = self._bound = _Bound(module)
         others = [root for root in self._roots.values() if root is not module]
-        self._open([module], others)
+        self._open(bound, [module], others)
         if not structure.is_compiled_in_place(module):
             ended = self._hooks.guarded(self._passed)
-            self._bound.handles.append(module.register_forward_hook(ended))
+            bound.handles.append(module.register_forward_hook(ended))
 
     def _passed(self, module: torch.nn.Module, *_: object) -> None:
         """Ends a step that is a forward pass."""
@@ -118,8 +118,8 @@ class Script:
         self._forwards.clear()
         if bound is None:
             if self._optimizers.is_rarest(optimizer, self._wanted.warm_up):
-                self._bound = _Bound(optimizer)
-                self._follow(optimizer)
+                bound = self._bound = _Bound(optimizer)
+                self._follow(bound, optimizer)
             return
         ends = bound.ends()
         if optimizer is ends:
@@ -127,16 +127,15 @@ class Script:
             return
         takes_over = bound.shares_weights(optimizer)
         if takes_over or is_new or not bound.of_steps or self._optimizers.has_retired(ends):
-            self._follow(optimizer)
+            self._follow(bound, optimizer)
 
-    def _follow(self, optimizer: torch.optim.Optimizer) -> None:
+    def _follow(self, bound: "_Bound", optimizer: torch.optim.Optimizer) -> None:
         # Torch iterates over the global hooks now, after those of the optimiser: only the latter
         # may change.
-        assert self._bound is not None
-        if optimizer not in self._bound.followed:
-            self._bound.followed.add(optimizer)
+        if optimizer not in bound.followed:
+            bound.followed.add(optimizer)
             hook = self._hooks.guarded(self._stepped)
-            self._bound.handles.append(optimizer.register_step_post_hook(hook))
+            bound.handles.append(optimizer.register_step_post_hook(hook))
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Handles the end of a step of an optimiser that ends steps, or will."""
@@ -157,13 +156,11 @@ class Script:
                 if bound.window is not None and bound.split is None:
                     bound.window.skip()
         else:
-            self._leave(is_other_loop=has_gone_on)
+            self._leave(bound, is_other_loop=has_gone_on)
 
-    def _leave(self, is_other_loop: bool) -> None:
+    def _leave(self, bound: "_Bound", is_other_loop: bool) -> None:
         """Ends the training that was followed, and searches for the next one. A window that is not
         full is dropped if the loop itself has changed."""
-        bound = self._bound
-        assert bound is not None
         if bound.window is not None:
             if is_other_loop and bound.split is None:
                 error = RuntimeError("another optimiser")
@@ -185,7 +182,7 @@ class Script:
             bound.taken.note_step()
         if bound.training is None:
             with bound.taken.apart():
-                self._open([*self._roots.values()])
+                self._open(bound, [*self._roots.values()])
         elif bound.split is not None:
             bound.split.step()
             if len(bound.split.steps) > SPLIT_STEPS:
@@ -208,11 +205,11 @@ class Script:
         passed_s = time.perf_counter() - bound.opened_s
         return bound.measured > most or (seconds is not None and passed_s >= seconds)
 
-    def _open(self, models: list[torch.nn.Module], others: structure.Modules = ()) -> None:
+    def _open(
+        self, bound: "_Bound", models: list[torch.nn.Module], others: structure.Modules = ()
+    ) -> None:
         from mfulab.loop.interactive.measure import Measurement
 
-        bound = self._bound
-        assert bound is not None
         if Measurement._running is not None:
             raise RuntimeError("the script measures itself")
         ends = bound.ends()

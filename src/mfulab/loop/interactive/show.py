@@ -139,9 +139,6 @@ def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
     table = bare_table()
     text = Texts(language, "measured")
     for name, values in phases.items():
-        mfu = None
-        if not values["only_counted"]:
-            mfu = values["mfu_percent"]
         share = values["step_percent"]
         part = ""
         if share is not None:
@@ -149,12 +146,13 @@ def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
         flops = ""
         if values["flops"] is not None:
             flops = quantity(values["flops"], "FLOP")
-        if mfu is not None:
-            last = f"MFU {percent(mfu)} % {bar(mfu)}"
-        elif values["only_counted"]:
+        mfu = values["mfu_percent"]
+        if values["only_counted"]:
             last = text("only_counted_phase")
-        else:
+        elif mfu is None:
             last = verdicts.flags(values["reason"], language)
+        else:
+            last = f"MFU {percent(mfu)} % {bar(mfu)}"
         cells = (name, f"{_ms(values['mean_s'])} ms × {values['calls']}", part, flops, last)
         table.add_row(*map(uncut, cells))
     return table
