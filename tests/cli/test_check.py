@@ -152,8 +152,8 @@ def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
     hot["other_processes_percent"] = CheckedValue(90.0, "%")
     judged = check.judged(line_of("n", None, **hot), {})
     assert judged.state == "low"
-    assert "power_capped_percent" not in check_text.low(judged)
-    assert "other_processes_percent" not in check_text.low(judged)
+    assert "power_capped_percent" not in check_text.low(judged, Texts("en", "check"))
+    assert "other_processes_percent" not in check_text.low(judged, Texts("en", "check"))
 
 
 # What others report of two cards limited to 70 and 72 W: far below their boost clocks, and nothing
@@ -180,7 +180,7 @@ def test_rates_of_a_card_that_its_power_limit_holds_are_judged_at_its_clock(
     }
     values = {key: CheckedValue(*reading) for key, reading in told.items()}
     line = check.judged(DeviceCheck("n", name, "cuda", values, "unknown"), check.printed(values))
-    assert line.state == state, check_text.low(line)
+    assert line.state == state, check_text.low(line, Texts("en", "check"))
     held = line.values["fp32_tflop_s"]
     assert (held.source, held.at_mhz) == ("datasheet", clock if capped > 50 else None)
 
@@ -343,7 +343,10 @@ def test_cards_of_one_node_are_compared_with_one_another(cards, low):
 
 def test_a_slow_link_of_one_card_is_named():
     judged = check.judge_cards([card(number, 700, 50 if number else 12.5) for number in range(4)])
-    assert check_text.low(judged[0]) == "host_to_device_gb_s −75 % (median of the cards)"
+    assert (
+        check_text.low(judged[0], Texts("en", "check"))
+        == "host_to_device_gb_s −75 % (median of the cards)"
+    )
     assert [line.state for line in judged[1:]] == ["healthy"] * 3
 
 
@@ -488,7 +491,7 @@ def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("others", [None, 3.0, 86.5])
 def test_a_check_beside_other_load_says_so_first(others, language, monkeypatch, capsys):
-    monkeypatch.setattr(check_text, "usual_language", lambda: language)
+    monkeypatch.setenv("LC_ALL", language)
     values = {"other_processes_percent": CheckedValue(others, "%")}
     check_text.show(DeviceCheck("a", "b", "cpu", values, "unknown"))
     sentence = Texts(language, "check")("beside", share="86")

@@ -261,5 +261,5 @@ def test_a_missing_option_is_named_in_korean(monkeypatch, capsys):
 
 def test_a_missing_file_is_named_by_an_error_of_ours():
     """It has neither a name nor a number of the system's, unlike errors of open()."""
-    said = _of_file(AbsentError(Path("nowhere.csv")))
+    said = _of_file(AbsentError(Path("nowhere.csv"), Said("no_such_file")))
     assert "nowhere.csv" in str(said)

@@ -26,8 +26,9 @@ from mfulab.cli.main import main
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.said import Said
 from mfulab.device.samplers.series import Series
-from mfulab.loop.interactive import following, peaks, script, trainings, wanted
+from mfulab.loop.interactive import following, peaks, trainings, wanted
 from mfulab.loop.interactive.peaks import Ceiling
+from mfulab.loop.interactive.split import Split
 
 # What a ladder's first line says before the optimiser that ends a step.
 ENDS = Texts("en", "script")("optimizer_step", ends="|").partition("|")[0]
@@ -473,13 +474,13 @@ def test_an_error_of_measuring_never_reaches_the_script(measured, monkeypatch):
 def test_copies_to_a_device_are_a_phase_and_recomputation_is_none(monkeypatch):
     """A checkpoint's forward pass inside the backward pass is backward; a copy inside the forward
     pass is forward."""
-    monkeypatch.setattr(script, "is_gpu", lambda _: True)
+    monkeypatch.setattr("mfulab.loop.interactive.split.is_gpu", lambda _: True)
     model = torch.nn.Linear(4, 4)
 
     def fail(error):
         raise error
 
-    split = script.Split([model], torch.device("cpu"), fail)
+    split = Split([model], torch.device("cpu"), fail)
     for _ in range(3):
         batch = torch.randn(2, 4, dtype=torch.float64).to(torch.float32)
         batch.requires_grad_()

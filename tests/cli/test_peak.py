@@ -151,7 +151,7 @@ def test_a_table_of_wide_letters_breaks_its_last_column_and_cuts_nothing(width, 
     reason = "AMD EPYC: 이 CPU에는 fp16 연산 유닛(amx_fp16 / avx512_fp16)이 없음: 변환해서 계산"
     shown = table(["형식"], ["밀집 TFLOP/s", "클록, MHz"], ["계산 근거"])
     shown.add_row("fp16", "알 수 없음", "", reason)
-    Terminal(width=width, highlight=False).print(shown)
+    Terminal(width=width).print(shown)
     printed = capsys.readouterr().out
     assert "…" not in printed
     for word in ("변환해서", "계산"):

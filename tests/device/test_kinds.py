@@ -21,7 +21,7 @@ NAMED = {
     "lab/tables/seminar.py": "a Python package of that name",
     "lab/tables/statements.py": "a Python package of that name",
     "peaks/detection.py": "torch's module of a kind, in a package that imports nothing of ours",
-    "loop/interactive/script.py": "the method of tensors, whose copies are timed",
+    "loop/interactive/split.py": "the method of tensors, whose copies are timed",
 }
 
 

@@ -42,7 +42,7 @@ def show(pattern: str, name: str, as_json: bool, language: str) -> None:
     value (0.1, 1.0, 1e-3). Raises ConfigurationError for any other text."""
     form = FORMATS[name]
     if len(pattern) > LONGEST:
-        too_long = Said("pattern_too_long", {"most": LONGEST})
+        too_long = Said("pattern_too_long", most=LONGEST)
         raise ConfigurationError(of_source(f"pattern={pattern[:12]}…", too_long))
     exact = None
     if VALUE.fullmatch(pattern):

@@ -25,13 +25,13 @@ from mfulab.cli.check_text import (
     medians,
 )
 from mfulab.cli.options import AS_JSON, DEVICE_KIND, PATH, command
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said, as_json, as_told
+from mfulab.core.said import Said, as_json, as_told
 from mfulab.core.terminal_language import in_words
 from mfulab.device import ByKind, cpu, identity, is_gpu, visible
 from mfulab.device.local_peak import local_name, local_peak
@@ -122,7 +122,7 @@ def run(
     chosen = [name for name, value in options.items() if value]
     outputs = [name for name in chosen if name not in ("--baseline", "--cards")]
     if len(outputs) > 1 or len(EXCLUSIVE.intersection(chosen)) > 1:
-        raise ConfigurationError(Said("give_one_option", {"options": ", ".join(chosen)}))
+        raise ConfigurationError(Said("give_one_option", options=", ".join(chosen)))
     if cards:
         return _run_cards(device, as_json)
     if nodes is not None:
@@ -166,13 +166,13 @@ def answer(line: DeviceCheck) -> Answer:
     """The lowest share of a reference, in %. It has no value if nothing is known of the device, and
     a doubt if anything is low."""
     compared = [reading for reading in line.values.values() if reading.share is not None]
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     for name, reading in line.values.items():
         if reading.state == "low":
             doubt[name] = {"value": reading.value, "reference": reading.reference}
     if not compared:
         because = str(NOTHING_KNOWN)
-        without_value = unanswered("%", Said("no_reference", {"because": because}))
+        without_value = unanswered("%", Said("no_reference", because=because))
         return replace(without_value, doubt=doubt)
     lowest = min(compared, key=lambda reading: reading.share or 0.0)
     return answered(
@@ -266,11 +266,11 @@ def _checked(device: str, baseline: Path | None) -> DeviceCheck:
     where, _ = prepare(DeviceConfig(type=device))
     name = local_name() if is_gpu(where) else f"{cpu.cpu().name} ({cpu.usable_cores()} cores)"
     if len(before) > 1:
-        count: Numbers = {"file": str(baseline), "count": len(before)}
-        raise ConfigurationError(Said("baseline_of_several", count))
+        raise ConfigurationError(Said("baseline_of_several", file=str(baseline), count=len(before)))
     if before and before[0].device != name:
-        devices: Numbers = {"file": str(baseline), "other": before[0].device, "device": name}
-        raise ConfigurationError(Said("baseline_of_another", devices))
+        raise ConfigurationError(
+            Said("baseline_of_another", file=str(baseline), other=before[0].device, device=name)
+        )
     values = dict[str, CheckedValue]()
     for key, reading in readings_of(where).items():
         why = as_json(reading.reason) if reading.reason else {}
@@ -446,10 +446,10 @@ def _lines(file: str, texts: Iterable[str]) -> list[DeviceCheck]:
             if line.keys() >= KEYS:
                 lines.append(EARLIER.validate_python(line))
         except ValueError:  # pydantic's too
-            torn = in_words(Said("check_line_torn", {"line": text[:80]}))
+            torn = in_words(Said("check_line_torn", line=text[:80]))
             say(f"mfulab: {torn}", file=sys.stderr)
     if not lines:
-        raise ConfigurationError(Said("no_check_here", {"file": file}))
+        raise ConfigurationError(Said("no_check_here", file=file))
     return lines
 
 

@@ -2,7 +2,6 @@
 language."""
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from mfulab.core.language.sentences import reason
 from mfulab.core.language.verdicts import say
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
-from mfulab.core.terminal_language import in_words, usual_language
+from mfulab.core.terminal_language import in_words, terminal_texts
 from mfulab.loop.interactive.show import bar
 from mfulab.mfu.causes import OTHERS
 
@@ -69,9 +68,8 @@ def medians(lines: Iterable[DeviceCheck], device: str) -> dict[str, float]:
     return {name: median(column) for name, column in columns.items() if len(column) >= FEWEST_NODES}
 
 
-def low(line: DeviceCheck, language: str = "en") -> str:
+def low(line: DeviceCheck, text: Texts) -> str:
     """Names the values that are low, and by how much: `bf16_tflop_s −38 % (recording)`."""
-    text = Texts(language, "check")
     parts = []
     for name, reading in line.values.items():
         if reading.state == "low":
@@ -92,14 +90,13 @@ def _source(reading: CheckedValue, text: Texts) -> str:
 
 def show(line: DeviceCheck) -> None:
     """Prints the verdict on one device, and a table of its values."""
-    language = usual_language()
-    text = Texts(language, "check")
+    text = terminal_texts("check")
     verdicts = {
-        "low": text("is_low", parts=low(line, language)),
-        "unknown": say(NOTHING_KNOWN, language),
+        "low": text("is_low", parts=low(line, text)),
+        "unknown": say(NOTHING_KNOWN, text.language),
         "healthy": text("is_healthy"),
     }
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     verdict = verdicts[line.state]
     console.print(f"{line.node}, {line.device}: {verdict}", style="bold")
     others = line.values.get("other_processes_percent")
@@ -113,15 +110,15 @@ def _values(line: DeviceCheck, text: Texts) -> Table:
     """Table with a row per value; without the columns for references if no value has one."""
     name = Column(text("checked"), no_wrap=True)
     value = Column(text("value"), no_wrap=True, justify="right")
-    shown = table([name, value], (text("reference"), text("share")), [text("against")])
+    compared = [text("reference"), text("share")]
+    last = text("against")
     if all(reading.reference is None for reading in line.values.values()):
-        shown = table([name, value], (), [""])
-        for check, reading in line.values.items():
-            number, _, _, remark = _cells(reading, text)
-            shown.add_row(check, number, remark)
-        return shown
+        compared = []
+        last = ""
+    shown = table([name, value], compared, [last])
     for check, reading in line.values.items():
-        shown.add_row(check, *_cells(reading, text))
+        number, *references, remark = _cells(reading, text)
+        shown.add_row(check, number, *references[: len(compared)], remark)
     return shown
 
 
@@ -142,8 +139,7 @@ def _cells(reading: CheckedValue, text: Texts) -> tuple[str, str, str, str]:
 
 def show_nodes(lines: Sequence[DeviceCheck]) -> None:
     """Prints a table with a row per node, the worst first, and what is low there."""
-    language = usual_language()
-    text = Texts(language, "check")
+    text = terminal_texts("check")
     names = dict[str, None]()
     for line in lines:
         names |= dict.fromkeys(line.values)
@@ -155,8 +151,8 @@ def show_nodes(lines: Sequence[DeviceCheck]) -> None:
             reading = line.values.get(name)
             cells.append(_number(reading.value) if reading else "")
         state = text.name("check_state", line.state)
-        shown.add_row(line.node, state, *cells, low(line, language))
-    console = _console()
+        shown.add_row(line.node, state, *cells, low(line, text))
+    console = Terminal.wide(FILE_WIDTH)
     console.print(shown)
     console.print(", ".join(sorted({line.device for line in lines})), style="dim")
 
@@ -203,20 +199,20 @@ def cards_sentence(lines: Sequence[DeviceCheck], device: str) -> Said:
     count = sum(line.device == device for line in lines)
     worst = worst_shares(lines, device)
     if worst is None:
-        return Said("cards_too_few", {"count": count, "device": device, "least": FEWEST_NODES})
+        return Said("cards_too_few", count=count, device=device, least=FEWEST_NODES)
     lowest = worst.shares[worst.slowest]
     short = 100 * (1 - lowest)
     numbers: Numbers = {"count": count, "device": device, "name": worst.name, "short": short}
     if lowest >= CARD_FLOOR:
         return Said("cards_alike", numbers)
-    return Said("card_low", {**numbers, "card": worst.slowest})
+    return Said("card_low", **numbers, card=worst.slowest)
 
 
 def show_cards(lines: Sequence[DeviceCheck]) -> None:
     """Prints a sentence for each kind of card, and a bar per card for the value that differs
     most."""
-    console = _console()
-    text = Texts(usual_language())
+    console = Terminal.wide(FILE_WIDTH)
+    text = terminal_texts("check")
     for device in sorted({line.device for line in lines}):
         console.print(in_words(cards_sentence(lines, device)), style="bold")
         worst = worst_shares(lines, device)
@@ -225,11 +221,6 @@ def show_cards(lines: Sequence[DeviceCheck]) -> None:
         for card, share in worst.shares.items():
             shown = text.written(f"{100 * share:.1f} %")
             console.print(f"  {card}  {bar(100 * share)} {shown}")
-
-
-def _console() -> Terminal:
-    """A console as wide as the terminal, or `FILE_WIDTH` columns wide if there is none."""
-    return Terminal(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
 
 
 def _number(value: float | None, unit: str = "") -> str:

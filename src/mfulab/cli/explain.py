@@ -1,20 +1,19 @@
 """`mfulab explain key=value …`: converts a speed to MFU by each convention of the field, and finds
 the conventions that give a reported number."""
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import click
-from rich.text import Text
 
 from mfulab.cli.options import AS_JSON, DEVICE, LANGUAGE, MODEL, PRECISION, Overrides, command
-from mfulab.core.answer import Answer, answered
+from mfulab.core.answer import Answer, Doubt, answered
 from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, quantity, significant
+from mfulab.core.parts import is_number
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
@@ -71,23 +70,19 @@ def show(words: Sequence[str], as_json: bool, language: str) -> int:
         details.pop("peaks")  # the same names once more
         say_json(_answer(explanation).line(details))
     else:
-        console = _console()
+        console = Terminal.wide(WIDTH)
         for line in explanation.lines(language):
-            console.print(Text(line.text, style=line.style))
+            console.print(line.text, style=line.style)
     if explanation.reported is None or explanation.matches:
         return 0
     return 1
-
-
-def _console() -> Terminal:
-    return Terminal(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def _answer(explanation: Explanation) -> Answer:
     """MFU by this project's convention. It is doubtful if no convention gives the reported number,
     or one may do so by chance."""
     ours = explanation.ours
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     if ours.mfu_percent > 100:
         doubt["over_peak"] = {}
     if explanation.reported is not None and not explanation.matches:
@@ -115,8 +110,9 @@ def _show_expected(
     memory per device. Raises ConfigurationError for keys that need a speed."""
     useless = sorted({"reported", "peak_tflop_s"} & asked.keys())
     if useless:
-        keys = {"keys": ", ".join(useless), "speeds": ", ".join(sorted(SPEEDS))}
-        raise ConfigurationError(Said("needs_speed", keys))
+        raise ConfigurationError(
+            Said("needs_speed", keys=", ".join(useless), speeds=", ".join(sorted(SPEEDS)))
+        )
     modes = None
     if "mode" in asked:
         modes = (asked.pop("mode"),)
@@ -134,7 +130,7 @@ def _show_expected(
 
 def _expected(expectation: Expectation, peak_tflop_s: float | None) -> Answer:
     """The MFU that a roofline allows, with a doubt if the step does not fit in memory."""
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     if expectation.fits is False:
         doubt["does_not_fit"] = {"bytes": expectation.memory_bytes}
     return _of_peak(expectation.mfu_percent, peak_tflop_s, doubt)
@@ -153,7 +149,7 @@ class Setup:
 def _print_expected(
     config: ModelConfig, setup: Setup, expectations: Sequence[Expectation], text: Texts
 ) -> None:
-    console = _console()
+    console = Terminal.wide(WIDTH)
     key = "on_each" if setup.devices > 1 else "on_one"
     devices = text(key, device=setup.device, count=setup.devices)
     values = {"model": config.name, "precision": setup.precision, "samples": setup.samples}
@@ -161,8 +157,9 @@ def _print_expected(
     heads = [_mode_name(expectation, config, text) for expectation in expectations]
     shown = table([text("step_of")], heads)
     unit = "tokens" if config.vocabulary_size else "samples"
-    for name, cell in _cells(unit, text).items():
-        shown.add_row(name, *map(cell, expectations))
+    columns = [_column(expectation, unit, text) for expectation in expectations]
+    for name in columns[0]:
+        shown.add_row(name, *(column[name] for column in columns))
     console.print(shown)
     for line in _assumptions(setup, expectations, text):
         console.print(line)
@@ -190,33 +187,23 @@ def _mode_name(expectation: Expectation, config: ModelConfig, text: Texts) -> st
     return text.name("mode", mode)
 
 
-def _cells(unit: str, text: Texts) -> dict[str, Callable[[Expectation], str]]:
-    """Rows of the table: each name, with the function that formats its cell for an expectation."""
+def _column(expectation: Expectation, unit: str, text: Texts) -> dict[str, str]:
+    """Cells of an expectation by the names of their rows; empty if unknown."""
+    unfused = ""
+    if expectation.unfused_mfu_percent is not None:
+        unfused = in_percent(expectation.unfused_mfu_percent)
+    kept = ""
+    if expectation.memory_bytes is not None:
+        kept = quantity(expectation.memory_bytes, "B")
     too_large = {True: "", False: text("yes"), None: "?"}
-
-    def unfused(expectation: Expectation) -> str:
-        percent = expectation.unfused_mfu_percent
-        if percent is None:
-            return ""
-        return text.written(in_percent(percent))
-
-    def kept(expectation: Expectation) -> str:
-        memory = expectation.memory_bytes
-        if memory is None:
-            return ""
-        return quantity(memory, "B")
-
-    def compute_bound(expectation: Expectation) -> str:
-        return text.written(quantity(expectation.compute_bound_percent, "%"))
-
     return {
-        text("time"): lambda expectation: quantity(expectation.products_s, "s"),
-        text(f"{unit}_per_s"): lambda expectation: significant(expectation.tokens_per_s, 4),
-        "MFU": lambda expectation: text.written(in_percent(expectation.mfu_percent)),
-        text("unfused"): unfused,
-        text("compute_bound"): compute_bound,
+        text("time"): quantity(expectation.products_s, "s"),
+        text(f"{unit}_per_s"): significant(expectation.tokens_per_s, 4),
+        "MFU": text.written(in_percent(expectation.mfu_percent)),
+        text("unfused"): text.written(unfused),
+        text("compute_bound"): text.written(quantity(expectation.compute_bound_percent, "%")),
         text("kept"): kept,
-        text("too_large"): lambda expectation: too_large[expectation.fits],
+        text("too_large"): too_large[expectation.fits],
     }
 
 
@@ -228,7 +215,7 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     for word in words:
         key, separator, text = word.partition("=")
         if not separator:
-            raise ConfigurationError(Said("give_key_value", {"word": shortened(word)}))
+            raise ConfigurationError(Said("give_key_value", word=shortened(word)))
         value = read_yaml(text)
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
@@ -247,17 +234,13 @@ def _number(key: str, text: str, value: Any) -> float:
     """Checks a number of the question. Raises ConfigurationError if it is not a number, should be
     whole, or exceeds the bounds."""
     is_whole = key in COUNTS
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or (is_whole and value % 1 != 0):
+    if not is_number(value) or (is_whole and value % 1 != 0):
         wanted = "give_whole_number" if is_whole else "give_number"
-        raise ConfigurationError(Said(wanted, {"word": f"{key}={shortened(text)}"}))
+        raise ConfigurationError(Said(wanted, word=f"{key}={shortened(text)}"))
     if abs(value) > LARGEST or 0 < abs(value) < 1 / LARGEST:
-        bounds: Numbers = {
-            "word": f"{key}={shortened(text)}",
-            "least": 1 / LARGEST,
-            "most": LARGEST,
-        }
-        raise ConfigurationError(Said("give_number_within", bounds))
+        word = f"{key}={shortened(text)}"
+        within = Said("give_number_within", word=word, least=1 / LARGEST, most=LARGEST)
+        raise ConfigurationError(within)
     if is_whole:
         return int(value)
     return value

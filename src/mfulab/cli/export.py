@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.parts import is_number
 from mfulab.core.printing import say
 from mfulab.core.said import of_source
 
@@ -35,8 +36,7 @@ class Latest(Collector):
             for sample in self.sample.get(part, ()) if part else [self.sample]:
                 labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}
                 for column, value in sample.items():
-                    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                    if not is_number or column in names:
+                    if column in names or not is_number(value):
                         continue
                     name = prefix + column
                     if name not in gauges:

@@ -11,11 +11,10 @@ from rich.table import Column, Table
 
 from mfulab.cli.flops import config_of
 from mfulab.cli.options import AS_JSON, COUNT, DEVICE, LANGUAGE, MODEL, TOKENS, Choice, command
-from mfulab.core.answer import Answer, answered
+from mfulab.core.answer import Answer, Doubt, answered
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.core.printing import say_json
-from mfulab.core.said import Numbers
 from mfulab.core.terminal import Terminal
 from mfulab.models.fits import Fit, fits
 
@@ -79,7 +78,7 @@ def show(model: str, words: Sequence[str], as_json: bool, language: str, **optio
 
 def _answer(fit: Fit) -> Answer:
     """The peak memory, relative to the device's; doubtful if it is more."""
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     if not fit.fits:
         doubt["does_not_fit"] = {"largest_batch": fit.largest_batch}
     return answered(
@@ -106,7 +105,7 @@ def _setting(fit: Fit, options: Mapping[str, Any], text: Texts) -> str:
 
 
 def _print(fit: Fit, options: Mapping[str, Any], text: Texts) -> None:
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     setting = _setting(fit, options, text)
     names = {"model": fit.model, "setting": setting, "device": fit.device}
     sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}

@@ -21,7 +21,7 @@ from mfulab.cli.options import (
     command,
     listing,
 )
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
@@ -29,7 +29,7 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.parts import leave_out
 from mfulab.core.printing import say_json
-from mfulab.core.said import Numbers, Said, said_by
+from mfulab.core.said import Said, said_by
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.models import model_config, names, read_yaml
 from mfulab.models.decoders import computed, missing
@@ -79,13 +79,13 @@ def show(
     if as_json:
         say_json(counted.answer.line({"layers": counted.rows, "notes": notes}))
         return
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     tokens = sequence_length or config.sequence_length
     key = "of_batch_tokens" if tokens else "of_batch"
     console.print(text(key, batch=batch_size, tokens=tokens), style="dim")
     console.print(render(counted.rows, text, depth=depth))
     for line in notes:
-        console.print(line, markup=False)
+        console.print(line)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class CountReport:
     def answer(self) -> Answer:
         """FLOPs of a step, with a doubt if operators have no formula. It has no value if there are
         no FLOPs."""
-        doubt: dict[str, Numbers] = {}
+        doubt: Doubt = {}
         if self.uncounted:
             doubt["uncounted"] = self.uncounted
         if not self.flops:
@@ -213,7 +213,7 @@ def config_of(model: str, words: Iterable[str], sequence_length: int | None) -> 
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
-            raise ConfigurationError(Said("give_model_key", {"word": shortened(word)}))
+            raise ConfigurationError(Said("give_model_key", word=shortened(word)))
         changes[key] = read_yaml(text)
     path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
     if path.suffix == ".json":
@@ -229,7 +229,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
         content = parse_json(text)
         architecture = content["architectures"][0]
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise ConfigurationError(Said("no_transformers_config", {"path": str(path)})) from error
+        raise ConfigurationError(Said("no_transformers_config", path=str(path))) from error
     unread = (
         "architectures",
         "torch_dtype",

@@ -69,12 +69,13 @@ class GateOptions:
         if self.is_rate and not self.reads:
             raise ConfigurationError(Said("gate_rate_without_reads"))
         if self.base is None and len(self.commands) != 2:
-            raise ConfigurationError(Said("gate_needs_two", {"count": len(self.commands)}))
+            raise ConfigurationError(Said("gate_needs_two", count=len(self.commands)))
         try:
             re.compile(self.reads or "")
         except re.error as error:
-            pattern: Numbers = {"reads": self.reads, "error": str(error)}
-            raise ConfigurationError(Said("gate_no_pattern", pattern)) from error
+            raise ConfigurationError(
+                Said("gate_no_pattern", reads=self.reads, error=str(error))
+            ) from error
 
     @property
     def command(self) -> str:
@@ -173,7 +174,7 @@ def _in_turn(measure: Measure) -> Outcome:
             below = _git("rev-parse", "--show-prefix").stdout.strip()
             folders[0] = stack.enter_context(worktree(base)) / below
             if not folders[0].is_dir():
-                raise ConfigurationError(Said("not_in_commit", {"commit": base, "folder": below}))
+                raise ConfigurationError(Said("not_in_commit", commit=base, folder=below))
         values = list[float]()
 
         def timed(side: int) -> float:
@@ -188,7 +189,7 @@ def _in_turn(measure: Measure) -> Outcome:
     seconds = time.monotonic() - began
     before = as_told(commands[0])
     if base is not None:
-        before = Said("gate_at_commit", {"command": commands[0], "commit": base})
+        before = Said("gate_at_commit", command=commands[0], commit=base)
     return Outcome(
         compared=compared,
         pairs=len(values) // 2 - 1,
@@ -234,7 +235,7 @@ def _value(command: str, folder: Path, measure: Measure) -> float:
     with contextlib.suppress(ValueError):
         number = float(first_group)
     if not 0 < number < math.inf:
-        raise ConfigurationError(Said("gate_reads_no_number", {**details, "read": repr(last)}))
+        raise ConfigurationError(Said("gate_reads_no_number", **details, read=repr(last)))
     if measure.options.is_rate:
         return 1 / number
     return number
@@ -276,8 +277,7 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
         out.seek(0)
         printed = out.read().decode(errors="replace")
     if is_late.is_set():
-        limit: Numbers = {"command": command, "seconds": limit_s}
-        raise ConfigurationError(Said("gate_too_long", limit))
+        raise ConfigurationError(Said("gate_too_long", command=command, seconds=limit_s))
     if status:
         raise ConfigurationError(_failure(command, status, printed))
     return seconds, printed
@@ -288,8 +288,8 @@ def _failure(command: str, status: int, printed: str) -> Said:
     lines = printed.strip().splitlines()
     last = as_told(lines[-1][:LONGEST_SAID]) if lines else Said("gate_said_nothing")
     if status > 0:
-        return Said("gate_exit_status", {"command": command, "status": status, "last": last})
-    return Said("gate_signal", {"command": command, "signal": -status, "last": last})
+        return Said("gate_exit_status", command=command, status=status, last=last)
+    return Said("gate_signal", command=command, signal=-status, last=last)
 
 
 def _end_commands(number: int, frame: object) -> None:
@@ -314,8 +314,7 @@ def worktree(commit: str) -> Iterator[Path]:
             if done.returncode:
                 printed = done.stderr.strip() or f"exit status {done.returncode}"
                 last_line = printed.splitlines()[-1]
-                details: Numbers = {"commit": commit, "line": last_line}
-                raise ConfigurationError(Said("no_checkout", details))
+                raise ConfigurationError(Said("no_checkout", commit=commit, line=last_line))
             yield folder
         finally:
             _git("worktree", "remove", "--force", str(folder))

@@ -42,8 +42,15 @@ class Outcome:
             return (1 / old, 1 / new)
         return (old, new)
 
-    def change(self, ratio: float) -> str:
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The old and the new value with their unit."""
+        old, new = self.values
+        return quantity(old, self.unit), quantity(new, self.unit)
+
+    def change(self, ratio: float | None) -> str:
         """Formats a ratio of times as the change of the measured quantity."""
+        assert ratio is not None
         if self.is_rate:
             return change(1 / ratio)
         return change(ratio)
@@ -117,10 +124,8 @@ def progress() -> Callable[[Said], object]:
 
 
 def _text(outcome: Outcome, text: Texts) -> str:
-    old, new = (quantity(value, outcome.unit) for value in outcome.values)
-    ratio = outcome.compared.ratio
-    assert ratio is not None
-    change = text.written(outcome.change(ratio))
+    old, new = outcome.shown
+    change = text.written(outcome.change(outcome.compared.ratio))
     first = f"{outcome.verdict(text)}: {old} → {new}, {change}"
     power = outcome.power(text)
     if outcome.interval:
@@ -141,13 +146,12 @@ def _json(outcome: Outcome) -> str:
 
 def _markdown(outcome: Outcome, text: Texts) -> str:
     """A heading and a table, for comments in code review."""
-    old, new = (quantity(value, outcome.unit) for value in outcome.values)
-    ratio = outcome.compared.ratio
-    assert ratio is not None
+    old, new = outcome.shown
+    change = text.written(outcome.change(outcome.compared.ratio))
     before, after = (code(in_words(command)) for command in outcome.commands)
     mark = MARKS[outcome.compared.verdict]
     lines = [
-        f"### {mark} {outcome.verdict(text)}: {text.written(outcome.change(ratio))}",
+        f"### {mark} {outcome.verdict(text)}: {change}",
         "",
         f"| | {text('command')} | {text('median')} |",
         "|---|---|---:|",

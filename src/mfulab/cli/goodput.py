@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from mfulab.cli.options import AS_JSON, FILE, LANGUAGE, PATH, PROMETHEUS, SECONDS, command
 from mfulab.cli.watch import follow
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent
 from mfulab.core.parts import Record, Row
-from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.said import Said, of_source
+from mfulab.core.terminal import bare_table
 from mfulab.loop.goodput.ladder import RUNGS, JobTime, job_of
 from mfulab.loop.interactive.show import add_rung
 
@@ -84,7 +84,7 @@ def answer(job: JobTime, row: Row) -> Answer:
     kept = row["kept_percent"]
     if kept is None:
         return unanswered("%", Said("untimed"))
-    doubt: dict[str, Numbers] = dict(job.notes)
+    doubt: Doubt = dict(job.notes)
     if row["mfu_percent"] is None:
         doubt["no_mfu"] = {}
     held_s = row["wall_s"] * row["ranks"]
@@ -100,7 +100,8 @@ def _notes(job: JobTime, text: Texts) -> list[str]:
 
 def _picture(job: JobTime, row: Record, language: str) -> Group:
     text = Texts(language, "goodput")
-    rungs, losses = (Table(box=None, pad_edge=False, show_header=False) for _ in range(2))
+    rungs = bare_table()
+    losses = bare_table()
     for name in RUNGS:
         percent = row[f"{name}_percent"]
         if percent is not None:
@@ -130,7 +131,7 @@ def _draw(job: JobTime, file: Path, language: str) -> None:
 
     write = WRITERS.get(file.suffix[1:])
     if write is None:
-        endings = Said("ends_in_none", {"endings": f".{', .'.join(WRITERS)}"})
+        endings = Said("ends_in_none", endings=f".{', .'.join(WRITERS)}")
         raise ConfigurationError(of_source(f"--figure {file}", endings))
     text = Texts(language, "goodput")
     row = job.row()

@@ -16,7 +16,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts
 from mfulab.core.parts import Record, Row, leave_out
-from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.said import Said, of_source
 from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
@@ -50,6 +50,9 @@ COLUMNS = ("user", "job", "device", "gpus", "gpu_hours", "utilization_percent", 
 DEADLINE_S = 10.0  # for all queries together
 
 
+Labels = Mapping[str, str]  # of a series
+
+
 @dataclass(frozen=True)
 class Server:
     """A Prometheus server, and the time.monotonic() by which all of its answers must have
@@ -64,7 +67,7 @@ class Server:
 class MetricSeries:
     """One time series in an answer of Prometheus: its labels and current value."""
 
-    labels: Mapping[str, str]
+    labels: Labels
     value: float
 
 
@@ -114,8 +117,8 @@ def jobs_of(url: str, hours: float) -> list[Record]:
                 rows[names] = empty | {"user": user, "job": job, "device": device}
             rows[names][column] = series.value
     if not rows:
-        without: Numbers = {"metric": BUSY, "hours": hours, "labels": ", ".join(JOB)}
-        raise ConfigurationError(of_source(f"--jobs {url}", Said("no_label_of_jobs", without)))
+        no_label = Said("no_label_of_jobs", metric=BUSY, hours=hours, labels=", ".join(JOB))
+        raise ConfigurationError(of_source(f"--jobs {url}", no_label))
     for row in rows.values():
         _fill(row)
     return sorted(rows.values(), key=_unused_hours, reverse=True)
@@ -129,7 +132,7 @@ def _owners(server: Server, hours: float) -> dict[str, str]:
     return users
 
 
-def _names(labels: Mapping[str, str], users: Mapping[str, str]) -> tuple[str, str, str] | None:
+def _names(labels: Labels, users: Labels) -> tuple[str, str, str] | None:
     """User, job and device of a series; None if its labels name no job."""
     job = _first(labels, JOB)
     if not job:
@@ -160,14 +163,14 @@ def _unused_hours(job: Row) -> float:
     return float(job["gpu_hours"] * (utilization - ofu))
 
 
-def _workload_labels(labels: Mapping[str, str], is_exported: bool) -> Mapping[str, str]:
+def _workload_labels(labels: Labels, is_exported: bool) -> Labels:
     """Labels without those of the exporter's own pod, which is not a job."""
     is_own = is_exported or bool(_EXPORTER.search(labels.get("pod", "")))
     ignored = OWN if is_own else ()
     return leave_out(labels, ignored)
 
 
-def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+def _first(labels: Labels, names: tuple[str, ...]) -> str:
     for name in names:
         if labels.get(name):
             return labels[name]
@@ -184,7 +187,7 @@ def _query(server: Server, query: str, hours: float) -> list[MetricSeries]:
     try:
         series = list(map(_series, parse_json(text)["data"]["result"]))
     except (ValueError, TypeError, LookupError) as error:
-        other = Said("no_prometheus", {"error": str(error)[:80]})
+        other = Said("no_prometheus", error=str(error)[:80])
         raise ConfigurationError(of_source(server.option, other)) from error
     return [one for one in series if math.isfinite(one.value)]
 

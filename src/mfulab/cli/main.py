@@ -251,12 +251,12 @@ def _of_file(error: OSError) -> "Said | None":
 
     if error.filename is not None:
         key = OF_FILES.get(error.errno or 0, "of_file")
-        return Said(key, {"file": os.fsdecode(error.filename), "why": error.strerror or ""})
+        return Said(key, file=os.fsdecode(error.filename), why=error.strerror or "")
     if error.errno is None:  # raised by core.files, whose message names the file
         return said_by(error)
     if error.errno in (errno.ENOSPC, errno.EIO):
         _discard_output()
-        return Said("output_not_written", {"error": error.strerror})
+        return Said("output_not_written", error=error.strerror)
     return None
 
 

@@ -63,7 +63,7 @@ def run(words: Sequence[str], is_module: bool, **wanted: Any) -> Callable[[], in
     path = Path(script)
     if not is_module and not path.is_file() and not (path / "__main__.py").is_file():
         module = f"mfulab measure -m {script.removesuffix('.py').replace('/', '.')}"
-        raise ConfigurationError(of_source(script, Said("no_such_script", {"command": module})))
+        raise ConfigurationError(of_source(script, Said("no_such_script", command=module)))
     out = wanted["out"]
     if out and not out.absolute().parent.is_dir():
         raise ConfigurationError(of_source(f"--json {out}", Said("no_such_folder")))

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from mfulab.cli.commands import COMMANDS
 from mfulab.cli.help import LocalisedCommand
 from mfulab.core.printing import say
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.core.terminal_language import usual_language
 
 HELP = ["-h", "--help"]
@@ -40,10 +40,15 @@ class RefusedValueError(click.BadParameter):
     language."""
 
     def __init__(
-        self, said: Said, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        key: str,
+        value: object,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+        **numbers: float | str,
     ) -> None:
-        self.said = said
-        super().__init__(str(said), ctx, param)
+        self.said = Said(key, value=short(value), **numbers)
+        super().__init__(str(self.said), ctx, param)
 
 
 class Choice(click.Choice[str]):
@@ -53,8 +58,7 @@ class Choice(click.Choice[str]):
         if value in self.choices:
             return super().convert(value, param, ctx)
         choices = ", ".join(map(repr, self.choices))
-        numbers: Numbers = {"value": repr(value), "choices": choices}
-        raise RefusedValueError(Said("no_such_choice", numbers), param, ctx)
+        raise RefusedValueError("no_such_choice", value, param, ctx, choices=choices)
 
 
 class Number(click.ParamType, Generic[N]):
@@ -72,8 +76,7 @@ class Number(click.ParamType, Generic[N]):
             if self._least <= number <= self._most:
                 return number
         key = "no_integer" if self._kind is int else "no_number_within"
-        bounds: Numbers = {"value": short(value), "least": self._least, "most": self._most}
-        raise RefusedValueError(Said(key, bounds), param, ctx)
+        raise RefusedValueError(key, value, param, ctx, least=self._least, most=self._most)
 
 
 class Share(click.ParamType):
@@ -91,7 +94,7 @@ class Share(click.ParamType):
         if text.endswith("%"):
             share /= 100
         if not 0 < share < 1:
-            raise RefusedValueError(Said("no_share", {"value": short(value)}), param, ctx)
+            raise RefusedValueError("no_share", value, param, ctx)
         return share
 
 
@@ -104,9 +107,9 @@ class Text(click.ParamType):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise RefusedValueError(Said("no_utf8", {"value": short(value)}), param, ctx) from None
+            raise RefusedValueError("no_utf8", value, param, ctx) from None
         if "\0" in value:
-            raise RefusedValueError(Said("zero_byte", {"value": short(value)}), param, ctx)
+            raise RefusedValueError("zero_byte", value, param, ctx)
         return str(value)
 
 
@@ -161,15 +164,13 @@ class Location(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = os.fsencode(value)
         if not path or b"\0" in path:
-            raise RefusedValueError(Said("no_path", {"value": short(value)}), param, ctx)
+            raise RefusedValueError("no_path", value, param, ctx)
         longest = max(map(len, path.split(b"/")))
         if longest > LONGEST_NAME or len(path) > LONGEST_PATH:
-            shown = short(os.fsdecode(value))
-            bounds: Numbers = {"value": shown, "name": LONGEST_NAME, "path": LONGEST_PATH}
-            raise RefusedValueError(Said("path_too_long", bounds), param, ctx)
+            bounds = {"name": LONGEST_NAME, "path": LONGEST_PATH}
+            raise RefusedValueError("path_too_long", os.fsdecode(value), param, ctx, **bounds)
         if self.is_folder and Path(os.fsdecode(path)).is_file():
-            named = short(os.fsdecode(value))
-            raise RefusedValueError(Said("file_for_a_folder", {"value": named}), param, ctx)
+            raise RefusedValueError("file_for_a_folder", os.fsdecode(value), param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -186,7 +187,7 @@ class Address(Text):
             is_web = parts.scheme in ("http", "https")
             if is_plain and is_web and parts.hostname and parts.port != 0:
                 return address
-        raise RefusedValueError(Said("no_address", {"value": short(value)}), param, ctx)
+        raise RefusedValueError("no_address", value, param, ctx)
 
 
 class Overrides(Text):

@@ -22,7 +22,7 @@ from mfulab.core.language import Texts
 from mfulab.core.parts import Record
 from mfulab.core.printing import say
 from mfulab.core.replicates import base_name, numbered
-from mfulab.core.said import Numbers, Said, as_told, of_source
+from mfulab.core.said import Said, as_told, of_source
 from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.device.system import end_with_parent
 from mfulab.lab.planning import store
@@ -101,8 +101,9 @@ def run(
     """Measures both sides in turn and prints the comparison. Returns the exit status of
     `compare.tell`."""
     if not paired.FEWEST_PAIRS <= rounds <= MOST_ROUNDS:
-        bounds: Numbers = {"rounds": rounds, "least": paired.FEWEST_PAIRS, "most": MOST_ROUNDS}
-        raise ConfigurationError(Said("paired_rounds", bounds))
+        raise ConfigurationError(
+            Said("paired_rounds", rounds=rounds, least=paired.FEWEST_PAIRS, most=MOST_ROUNDS)
+        )
     matters = noticeable if gate is None else gate
     compared = _compared(base, config, rounds, minutes, matters)
     if out:
@@ -133,8 +134,9 @@ def _compared(
         new_runs = planned(new, config)
         runs = [run for run in new_runs if run in old_runs]
         if not runs:
-            options: Numbers = {"config": " ".join(config), "base": base}
-            raise ConfigurationError(Said("paired_no_run_alike", options))
+            raise ConfigurationError(
+                Said("paired_no_run_alike", config=" ".join(config), base=base)
+            )
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
         reasons: dict[paired.Run, Said] = {}
         measure = partial(_pair, sides, reasons)
@@ -161,7 +163,7 @@ def _pair(
     for name, side in named_sides:
         times[name], row = measured(side, run)
         if times[name] is None:
-            without = Said("side_without_row", {"side": name})
+            without = Said("side_without_row", side=name)
             reasons[run] = compare.untimed(name, row) if row else without
     return times["old"], times["new"]
 

@@ -76,7 +76,7 @@ def _answer(found: Peak, precision: str) -> Answer:
     unit = _unit(precision)
     if found.spec is None:
         because = str(found.reason or UNTOLD)  # docs/answer.schema.json: numbers and texts
-        return unanswered(unit, Said("no_peak", {"precision": precision, "because": because}))
+        return unanswered(unit, Said("no_peak", precision=precision, because=because))
     return answered(found.spec, unit, "spec")
 
 
@@ -91,7 +91,7 @@ def _print(title: str, peaks: Mapping[str, Peak], sheet: Datasheet | None, text:
         formats_by_cells.setdefault(cells, []).append(name)
     for cells, names in formats_by_cells.items():
         shown.add_row("\n".join(names), *cells)
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     console.print(shown)
     known = [found for found in peaks.values() if found.spec is not None]
     for line in _sources(known, sheet, text):
@@ -103,7 +103,11 @@ def _print_variants(
 ) -> None:
     """Prints a table with a line per product, the fastest first, and how to ask for one of them."""
     formats = (precision,) if precision else SIDE_BY_SIDE
-    sheets = sorted(products, key=lambda sheet: (-_highest_peak(sheet, formats), sheet.device))
+
+    def order(sheet: Datasheet) -> tuple[float, str]:
+        return -max((figure(sheet, name) or 0 for name in formats), default=0), sheet.device
+
+    sheets = sorted(products, key=order)
     columns = {name: [figure(sheet, name) for sheet in sheets] for name in formats}
     if not precision:
         columns = _informative(columns)
@@ -113,13 +117,9 @@ def _print_variants(
     shown = table([text("product")], columns, title=title, title_justify="left")
     for sheet, *values in zip(sheets, *columns.values(), strict=True):
         shown.add_row(sheet.device, *map(_rounded, values))
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     console.print(shown)
     console.print(text("one_variant", device=sheets[0].device), style="dim")
-
-
-def _highest_peak(sheet: Datasheet, formats: Iterable[str]) -> float:
-    return max((figure(sheet, name) or 0 for name in formats), default=0)
 
 
 def _informative(columns: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
@@ -163,22 +163,19 @@ def _why(found: Peak, sheet: Datasheet | None, text: Texts) -> str:
 def _sources(peaks: Iterable[Peak], sheet: Datasheet | None, text: Texts) -> list[str]:
     """Lines about the memory, the sources, the documents behind them, and notes, each without
     repetition."""
-    memory, sources, texts, notes = (dict[str, None]() for _ in range(4))
+    memory: list[str] = []
+    sources = []
+    documents = []
+    notes = []
     for found in peaks:
         if found.memory_gb_s and not memory:
-            memory[text("memory", gb_s=found.memory_gb_s)] = None
-        sources[text("source", source=found.source)] = None
+            memory.append(text("memory", gb_s=found.memory_gb_s))
+        sources.append(text("source", source=found.source))
         if found.device:
-            texts[_texts_read(found, text)] = None
+            key = "checked" if found.texts else "unchecked"
+            documents.append(text(key, texts=found.texts))
         if found.note:
-            notes[text("note", note=found.note)] = None
+            notes.append(text("note", note=found.note))
     if sheet and sheet.note and not notes:
-        notes[text("note", note=sheet.note)] = None
-    return [*memory, *sources, *texts, *notes]
-
-
-def _texts_read(found: Peak, text: Texts) -> str:
-    """Says which documents state the datasheet's figures, or that none was read."""
-    if found.texts:
-        return text("checked", texts=found.texts)
-    return text("unchecked")
+        notes.append(text("note", note=sheet.note))
+    return list(dict.fromkeys([*memory, *sources, *documents, *notes]))

@@ -186,7 +186,7 @@ def run(
     ConfigurationError if nothing was measured, or another command holds the results."""
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
-        nothing = Said("nothing_measured_yet", {"command": measures()})
+        nothing = Said("nothing_measured_yet", command=measures())
         raise ConfigurationError(of_source(f"{results / hardware}/", nothing))
     sweep = None
     if in_budget:

@@ -5,7 +5,7 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -26,10 +26,10 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
-from mfulab.core.parts import Row, leave_out
+from mfulab.core.parts import Row, is_number
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said
-from mfulab.core.terminal import Terminal
+from mfulab.core.said import Said
+from mfulab.core.terminal import Terminal, bare_table
 from mfulab.core.terminal_language import in_words, terminal_texts, usual_language
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
@@ -45,8 +45,9 @@ CONFIG_FLAGS = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", 
 def _refuse_elsewhere(context: click.Context, option: click.Parameter, value: str | None) -> None:
     """Raises ConfigurationError if one of Hydra's flags names another configuration."""
     if value is not None:
-        flags: Numbers = {"flags": ", ".join(CONFIG_FLAGS[::2]), "given": value}
-        raise ConfigurationError(Said("one_configuration", flags))
+        raise ConfigurationError(
+            Said("one_configuration", flags=", ".join(CONFIG_FLAGS[::2]), given=value)
+        )
 
 
 @command(
@@ -286,33 +287,49 @@ def _show(run: Run, row: Row, all_columns: bool) -> None:
     console = Terminal()
     layers = RESULTS / run.folder / "layers.csv"
     if layers.exists():
-        from mfulab.cli.flops import render
-
-        rows = []
-        for layer in read_csv(layers):
-            rows.append({**layer, "share_percent": float(layer["share_percent"] or 0)})
-        console.print(render(rows, terminal_texts("flops")))
-    all_columns = all_columns or row["status"] != "ok"
-    if run.step == "profile_step" and not all_columns:
-        from mfulab.loop.interactive import show
-        from mfulab.mfu import account, three_lines
-
-        step = account.read(row)
-        language = usual_language()
-        show.show(SimpleNamespace(row=row, readings={}, verdict=step.verdict), console, language)
-        advice = three_lines.tried_config(row)
-        if advice and "=" in advice and "experiment=" not in advice:
-            overrides = advice.replace("overrides=", "")
-            label = Texts(language, "lines")("command")
-            console.print(Text(f"{label} mfulab run {run.step} -m {overrides}"))
+        _print_layers(console, layers)
+    if all_columns or row["status"] != "ok":
+        _print_columns(console, row, row)
+        return
+    if run.step == "profile_step":
+        _print_step(console, row)
     else:
-        shown = Table(Column(no_wrap=True), box=None, show_header=False, pad_edge=False)
-        for key in row if all_columns else MEASUREMENTS[run.step].shown.split():
-            if row.get(key) not in (None, "", False):
-                shown.add_row(key, Text(with_unit(key, row[key])))
-        console.print(shown)
-    if not all_columns:
-        console.print(Text(terminal_texts("lines")("every_column"), style="dim"))
+        _print_columns(console, row, MEASUREMENTS[run.step].shown.split())
+    console.print(terminal_texts("lines")("every_column"), style="dim")
+
+
+def _print_layers(console: Terminal, file: Path) -> None:
+    """Prints the tree of layers in a file of a count."""
+    from mfulab.cli.flops import render
+
+    rows = []
+    for layer in read_csv(file):
+        rows.append({**layer, "share_percent": float(layer["share_percent"] or 0)})
+    console.print(render(rows, terminal_texts("flops")))
+
+
+def _print_step(console: Terminal, row: Row) -> None:
+    """Prints ladder and verdict of a profiled step, and the command that tries its remedy."""
+    from mfulab.loop.interactive import show
+    from mfulab.mfu import account, three_lines
+
+    step = account.read(row)
+    language = usual_language()
+    show.show(SimpleNamespace(row=row, readings={}, verdict=step.verdict), console, language)
+    advice = three_lines.tried_config(row)
+    if advice and "=" in advice and "experiment=" not in advice:
+        overrides = advice.replace("overrides=", "")
+        label = Texts(language, "lines")("command")
+        console.print(f"{label} mfulab run profile_step -m {overrides}")
+
+
+def _print_columns(console: Terminal, row: Row, names: Iterable[str]) -> None:
+    """Prints the columns of a row that are not empty."""
+    shown = bare_table(Column(no_wrap=True))
+    for name in names:
+        if row.get(name) not in (None, "", False):
+            shown.add_row(name, with_unit(name, row[name]))
+    console.print(shown)
 
 
 # Endings of column names: the factor to a unit that takes SI prefixes, and the unit.
@@ -335,7 +352,7 @@ UNITS = {
 def with_unit(name: str, value: object) -> str:
     """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 becomes `3.63
     GFLOP`."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         return str(value)
     for ending, (factor, unit) in UNITS.items():
         if f"_{name}".endswith(f"_{ending}"):
@@ -345,32 +362,31 @@ def with_unit(name: str, value: object) -> str:
     return f"{value:,}"
 
 
-def table_of(step: str, rows: Sequence[Mapping[str, object]], width: int) -> Group:
+def table_of(step: str, rows: Sequence[Row], width: int) -> Group:
     """Table with a line per run and the first columns that fit `width` characters. Columns with the
     same value in all runs are listed below it."""
-    cells = _filled_cells(step, rows)
-    constant = {}
-    for name, column in cells.items():
+    columns = _filled_cells(step, rows)
+    constant = []
+    for name, column in list(columns.items()):
         if len(rows) > 1 and len(set(column)) == 1:
-            constant[name] = column[0]
-    columns = leave_out(cells, constant)
+            constant.append(f"{name} {column[0]}")
+            del columns[name]
     drawn = _fitting(columns, width)
-    shown = Table(
-        *(Column(name, no_wrap=True) for name in drawn),
-        box=None,
-        header_style="bold",
-        pad_edge=False,
-    )
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for name in drawn:
+        shown.add_column(name, no_wrap=True)
     for line in zip(*(columns[name] for name in drawn), strict=True):
-        shown.add_row(*map(Text, line))
-    notes = [", ".join(f"{name} {value}" for name, value in constant.items())]
+        shown.add_row(*line)
+    notes = []
+    if constant:
+        notes.append(", ".join(constant))
     hidden = [name for name in columns if name not in drawn]
     if hidden:
         notes.append(f"in row.csv of each run: {', '.join(hidden)}")
-    return Group(shown, *(Text(note, style="dim") for note in notes if note))
+    return Group(shown, *(Text(note, style="dim") for note in notes))
 
 
-def _filled_cells(step: str, rows: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+def _filled_cells(step: str, rows: Sequence[Row]) -> dict[str, list[str]]:
     """Cells by column, for the columns that a measurement shows and that are not empty in every
     row."""
     cells = {}

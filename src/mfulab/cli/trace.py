@@ -154,7 +154,7 @@ def _ranks(options: TraceOptions) -> int:
     from mfulab.cli import trace_ranks
 
     for name in options.refused_with_jobs:
-        raise ConfigurationError(Said("of_single_traces", {"option": f"--{name}"}))
+        raise ConfigurationError(Said("of_single_traces", option=f"--{name}"))
     count = options.jobs or 1
     return trace_ranks.run(
         options.words, count, options.as_json, options.language, **options.reading
@@ -210,7 +210,7 @@ def _model_of(options: TraceOptions) -> Filling | None:
     for name, value in options.model_options.items():
         if value is not None:
             option = name.replace("_", "-")
-            raise ConfigurationError(Said("of_counted_model", {"option": f"--{option}"}))
+            raise ConfigurationError(Said("of_counted_model", option=f"--{option}"))
     return None
 
 
@@ -223,7 +223,7 @@ def _stated_peaks(peaks: Sequence[str]) -> dict[str, float]:
         with suppress(ValueError):
             stated[name] = float(figure)
         if name not in UNITS or not 0 < stated.get(name, 0) < 1e7:
-            formats = Said("give_peak_of", {"formats": ", ".join(UNITS)})
+            formats = Said("give_peak_of", formats=", ".join(UNITS))
             raise ConfigurationError(of_source(f"--peak {text}", formats))
     return stated
 
@@ -275,7 +275,7 @@ def counted_model(
     from mfulab.models.counted import count_model
 
     if batch_size is None or precision not in UNITS:
-        raise ConfigurationError(Said("counted_model_needs", {"formats": ", ".join(UNITS)}))
+        raise ConfigurationError(Said("counted_model_needs", formats=", ".join(UNITS)))
     config = model_config(model, {})
     try:
         counted = count_model(config, batch_size, sequence_length)
@@ -285,7 +285,7 @@ def counted_model(
     forward = operations.sum("forward")
     backward = operations.sum("backward")
     recomputed = operations.sum("recomputed")
-    source = Said("counted_of", {"model": model, "batch_size": batch_size})
+    source = Said("counted_of", model=model, batch_size=batch_size)
     unknown = ("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")
 
     def fill(row: Row) -> Record:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from mfulab.cli.options import AS_JSON, CSV, FORMAT, GATE, NOTICEABLE, PATH, command
-from mfulab.cli.trace_text import NAME, device_name, milliseconds, short, table
+from mfulab.cli.trace_text import NAME, device_name, mfu_text, milliseconds, short, table
 from mfulab.core.answer import of_change
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
@@ -23,7 +22,7 @@ from mfulab.core.terminal import Terminal
 from mfulab.core.terminal_language import usual_language
 from mfulab.measurements.read_trace.reader import Read, read_file
 from mfulab.mfu.headroom import KINDS
-from mfulab.mfu.three_lines import at_least, is_part
+from mfulab.mfu.three_lines import is_part
 from mfulab.mfu.traced import trace_columns
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.device_time import CAUSES
@@ -58,7 +57,7 @@ def either(
 
         return show_results(old, new, noticeable, gate, out, form, usual_language())
     if out:
-        raise ConfigurationError(Said("results_for_out", {"file": str(out)}))
+        raise ConfigurationError(Said("results_for_out", file=str(out)))
     if form == "markdown":
         raise ConfigurationError(Said("results_for_markdown"))
     return compare([old, new], gate, form == "json", "en")
@@ -71,7 +70,7 @@ def compare(
     than the gate, else 0. Raises ConfigurationError unless there are two files, TraceError if one
     cannot be read."""
     if len(paths) != 2:
-        raise ConfigurationError(Said("give_two_traces", {"count": len(paths)}))
+        raise ConfigurationError(Said("give_two_traces", count=len(paths)))
     text = Texts(language, "trace")
     steps = [_step(read_file(path, **options)[0], text) for path in paths]
     compared = difference(*(step.analysis for step in steps))
@@ -93,19 +92,11 @@ class ComparedStep:
     row: Record
     device: str
 
-    @property
-    def mfu(self) -> str:
-        """MFU as text, with "at least" if the FLOPs of only some matmuls are known."""
-        mfu = self.row["mfu_percent"]
-        if mfu is None:
-            return "—"
-        return at_least(self.row, f"{percent(mfu)} %")
-
 
 def _step(read: Read, text: Texts) -> ComparedStep:
     row = read.row.model_dump()
     if read.analysis is None:
-        raise ConfigurationError(Said("compared_without_step", {"trace": str(row["trace"])}))
+        raise ConfigurationError(Said("compared_without_step", trace=str(row["trace"])))
     device = device_name(text, read.analysis, row["device"])
     return ComparedStep(read.analysis, row | trace_columns(row), device)
 
@@ -113,7 +104,7 @@ def _step(read: Read, text: Texts) -> ComparedStep:
 def _show(
     text: Texts, steps: Sequence[ComparedStep], compared: Difference, gate: float | None
 ) -> None:
-    console = Terminal(highlight=False)
+    console = Terminal()
     first, second = steps
     devices = "one_device" if first.device == second.device else "two_devices"
     console.print(text(devices, before=first.device, after=second.device))
@@ -121,18 +112,19 @@ def _show(
     change = with_minus(f"{100 * compared.change:+.2f}")
     key = "compared_same" if compared.verdict == "same" else "compared"
     heading = text(key, before=before, after=after, change=change)
-    console.print(Text(heading, style="bold"))
+    console.print(heading, style="bold")
     noise = text("no_noise")
     if compared.noise is not None:
         noise = text("noise", share=percent(100 * compared.noise))
     console.print(f"{text(compared.verdict)}; {noise}")
     if any(step.row["mfu_percent"] is not None for step in steps):
-        console.print(text("compared_mfu", before=first.mfu, after=second.mfu))
+        before, after = (mfu_text(step.row, step.row["mfu_percent"]) for step in steps)
+        console.print(text("compared_mfu", before=before, after=after))
     for step in steps:
         if is_part(step.row):
             known = percent(100 - step.row["uncounted_percent"])
             remark = text("compared_part", file=step.row["trace"], known=known)
-            console.print(Text(remark, style="dim"))
+            console.print(remark, style="dim")
     if gate is not None:
         console.print(text("gate", share=percent(100 * gate)))
     _tables(console, text, compared)

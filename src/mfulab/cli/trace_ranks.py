@@ -13,17 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from mfulab.cli.trace_text import NAME, milliseconds, short, table
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.said import Said, of_source
 from mfulab.core.terminal import Terminal
 from mfulab.core.terminal_language import error_in_words
 from mfulab.device.system import end_with_parent, has_semaphores
@@ -111,7 +109,7 @@ def _answer(job: Job) -> Answer:
     if mfu is None:
         key = "uncounted" if job.flops is None else "no_peak"
         return unanswered("%", Said(key))
-    doubt: dict[str, Numbers] = {"least": {}} if job.is_part else {}
+    doubt: Doubt = {"least": {}} if job.is_part else {}
     peak = job.peak_tflop_s
     return answered(mfu, "%", "spec", denominator=peak, denominator_unit="TFLOP/s", doubt=doubt)
 
@@ -151,27 +149,27 @@ def _details(job: Job, language: str) -> Record:
 
 
 def _show(job: Job, language: str) -> None:
-    console = Terminal(highlight=False)
+    console = Terminal()
     text = Texts(language, "trace")
     mfu = _mfu(job)
     shown = "—"
     if mfu is not None:
         shown = f"{'≥ ' if job.is_part else ''}{percent(mfu)} %"
     world = job.world_size or len(job.ranks)
-    console.print(Text(text("job", ranks=len(job.ranks), world=world, mfu=shown), style="bold"))
-    console.print(Text(verdicts.say(job.verdict, language), style="yellow"))
+    console.print(text("job", ranks=len(job.ranks), world=world, mfu=shown), style="bold")
+    console.print(verdicts.say(job.verdict, language), style="yellow")
     critical_path = path_sentence(job, language)
     if critical_path:
         console.print(critical_path)
     _show_ranks(console, text, job)
-    table(console, text, "collectives", list(map(_skew_line, job.skews[:LONGEST])))
+    table(console, text, "collectives", map(_skew_line, job.skews[:LONGEST]))
     waits = [
         {"rank": wait.rank, "waits_for": wait.for_rank, "ms": milliseconds(wait.ms)}
         for wait in job.waits[:LONGEST]
     ]
     table(console, text, "waits", waits)
     if job.calls_left_out:
-        console.print(Text(text("calls_left_out", count=job.calls_left_out), style="dim"))
+        console.print(text("calls_left_out", count=job.calls_left_out), style="dim")
 
 
 def _skew_line(skew: Skew) -> dict[str, str]:

@@ -2,7 +2,7 @@
 kernels."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
@@ -13,7 +13,7 @@ from rich.text import Text
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.core.terminal import Terminal, uncut
+from mfulab.core.terminal import Terminal, bare_table, uncut
 from mfulab.loop.interactive.show import bar, first_lines
 from mfulab.measurements.read_trace.reader import Read
 from mfulab.mfu import ladder as rungs
@@ -65,14 +65,14 @@ TITLED: dict[str, Any] = {
 def show(pairs: Sequence[tuple[Read, Row]], language: str, *, all_tables: bool = False) -> None:
     """Prints each trace that was read, with further tables if `all_tables`. If there are several,
     also an overview with a line per trace, and the jobs that their ranks form."""
-    console = Terminal(highlight=False)
+    console = Terminal()
     text = Texts(language, "trace")
     for trace, row in pairs:
         if trace.analysis is not None:
             _trace(console, text, trace.analysis, row, all_tables)
     rows = [row for _, row in pairs if row["status"] == "ok"]
     if len(rows) > 1:
-        table(console, text, "overview", [_overview_line(row, language) for row in rows])
+        table(console, text, "overview", (_overview_line(row, text) for row in rows))
     jobs = defaultdict[str, list[Row]](list)
     for row in rows:
         if row.get("job_ranks"):
@@ -88,20 +88,20 @@ def show(pairs: Sequence[tuple[Read, Row]], language: str, *, all_tables: bool =
 
 def _collectives(console: Terminal, text: Texts, row: Row) -> None:
     kinds = parse_json(row.get("collective_bandwidth") or "[]")
-    table(console, text, "collectives", list(map(_collective_line, kinds)))
+    table(console, text, "collectives", map(_collective_line, kinds))
     use = link_use(row)
     if use:
         console.print(text("link_bytes", **_link_numbers(use, row["time_s"])))
 
 
-def _overview_line(row: Row, language: str) -> Cells:
+def _overview_line(row: Row, text: Texts) -> Cells:
     return {
         "file": row["model"],
         "device": row["device"] or "—",
         "step_time": quantity(row["time_s"], "s"),
         "kernel_busy_percent": _share(row["kernel_busy_percent"]),
-        "mfu_percent": _mfu(row, row["mfu_percent"]),
-        "verdict": verdicts.columns(row, language=language)["verdict"],
+        "mfu_percent": mfu_text(row, row["mfu_percent"]),
+        "verdict": verdicts.columns(row, language=text.language)["verdict"],
     }
 
 
@@ -136,10 +136,10 @@ def _job(console: Terminal, text: Texts, rows: Sequence[Row]) -> None:
     ranks = sorted(rows, key=lambda row: row["rank"])
     job = ranks[0]
     world = job["world_size"] or job["job_ranks"]
-    mfu = _mfu(max(ranks, key=is_part), job["job_mfu_percent"])
-    console.print(Text(text("job", ranks=job["job_ranks"], world=world, mfu=mfu), style="bold"))
+    mfu = mfu_text(max(ranks, key=is_part), job["job_mfu_percent"])
+    console.print(text("job", ranks=job["job_ranks"], world=world, mfu=mfu), style="bold")
     for key, numbers in parse_json(job["job_verdict"] or "{}").items():
-        console.print(Text(verdicts.sentence(key, numbers, text.language), style="yellow"))
+        console.print(verdicts.sentence(key, numbers, text.language), style="yellow")
     lines = []
     for row in ranks:
         mark = " ←" if row["rank"] == job["job_slowest_rank"] else ""
@@ -149,32 +149,32 @@ def _job(console: Terminal, text: Texts, rows: Sequence[Row]) -> None:
         lines.append(line)
     table(console, text, "ranks", lines)
     if any(row["transfer_percent"] is None and row["communication_percent"] for row in ranks):
-        console.print(Text(text("unmatched"), style="dim"))
+        console.print(text("unmatched"), style="dim")
 
 
 def _trace(console: Terminal, text: Texts, analysis: Analysis, row: Row, all_tables: bool) -> None:
     """Prints a trace: its verdict, cause and advice, the ladder and the budget. If `all_tables`,
     also the longest operators, modules, kernels and gaps."""
-    language = text.language
     heading = f"{row['model']} · {device_name(text, analysis, row['device'])}"
-    console.print(Text(heading, style="bold"))
+    console.print(heading, style="bold")
     console.print(_window(text, row))
     device = "GPU" if analysis.on_gpu else "CPU"
     name = text.within("lines")("step")
-    for line in first_lines(three_lines(row, name, device, language, is_read=True), language):
+    lines = three_lines(row, name, device, text.language, is_read=True)
+    for line in first_lines(lines, text.language):
         console.print(line)
-    console.print(_ladder(text, row, language))
+    console.print(_ladder(text, row))
     if row["tflop_s"] is not None:
         console.print(_speed(text, row))
-    for flag in _flags(row, language):
-        console.print(Text(flag, style="red"))
+    for flag in _flags(row, text):
+        console.print(flag, style="red")
     _attainable(console, text, row)
     console.print(_budget(text, row, is_cpu=not analysis.on_gpu))
     _unknown_parts(console, text, row, is_cpu=not analysis.on_gpu)
     if all_tables:
-        _longest(console, text, analysis, row, language)
+        _longest(console, text, analysis, row)
     else:
-        console.print(Text(text.within("lines")("all"), style="dim"))
+        console.print(text.within("lines")("all"), style="dim")
     console.print()
 
 
@@ -195,9 +195,9 @@ def _window(text: Texts, row: Row) -> str:
     return text("window", numbers=numbers, **values)
 
 
-def _flags(row: Row, language: str) -> list[str]:
+def _flags(row: Row, text: Texts) -> list[str]:
     """Sentences about doubts: of the MFU if there is one, and of the verdict."""
-    columns = verdicts.columns(row, language=language)
+    columns = verdicts.columns(row, language=text.language)
     flags = [columns["verdict_flags"]]
     if row["mfu_percent"] is not None:
         flags.insert(0, columns["mfu_note"])
@@ -210,7 +210,7 @@ def _attainable(console: Terminal, text: Texts, row: Row) -> None:
         gap = percent(attainable - row["mfu_percent"])
         console.print(text("attainable", share=percent(attainable), gap=gap))
     elif row["mfu_percent"] is not None:
-        console.print(Text(text("no_attainable"), style="dim"))
+        console.print(text("no_attainable"), style="dim")
 
 
 def _unknown_parts(console: Terminal, text: Texts, row: Row, is_cpu: bool) -> None:
@@ -218,7 +218,7 @@ def _unknown_parts(console: Terminal, text: Texts, row: Row, is_cpu: bool) -> No
     if row["useful_ms"] is None:
         return
     if row["best_basis"]:
-        console.print(Text(text(f"best_{row['best_basis']}"), style="dim"))
+        console.print(text(f"best_{row['best_basis']}"), style="dim")
     reasons = parse_json(row["reasons"] or "{}")
     for part in PARTS:
         column = f"{part}_ms"
@@ -226,7 +226,7 @@ def _unknown_parts(console: Terminal, text: Texts, row: Row, is_cpu: bool) -> No
             why = verdicts.reason(reasons[column], text.language)
             key = "empty_clock" if part == "clock" else "empty_part"
             name = verdicts.part_of_step(part, is_cpu, text)
-            console.print(Text(text(key, part=name, reason=why), style="dim"))
+            console.print(text(key, part=name, reason=why), style="dim")
 
 
 def _speed(text: Texts, row: Row) -> str:
@@ -261,24 +261,25 @@ def device_name(text: Texts, analysis: Analysis, name: str | None) -> str:
     return name or text("no_device" if analysis.on_gpu else "cpu")
 
 
-def _ladder(text: Texts, row: Row, language: str) -> Table:
+def _ladder(text: Texts, row: Row) -> Table:
     """Table of the rungs that a trace has. `utilization_percent` is left out: a trace has
     kernel-busy time."""
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = bare_table()
     reasons = parse_json(row["reasons"] or "{}")
     for rung in rungs.RUNGS:
         name = rung.column
         if name not in row or name == "utilization_percent":
             continue
+        is_of_flops = name in ("hfu_percent", "mfu_percent")
         label = _label(text, name)
         value = row[name]
         if value is not None:
-            share = _mfu(row, value) if name in ("hfu_percent", "mfu_percent") else _share(value)
+            share = mfu_text(row, value) if is_of_flops else _share(value)
             table.add_row(label, text.written(share), Text(bar(value), style="green"))
             continue
-        why = verdicts.reason(reasons.get(name, ""), language)
-        if name in ("hfu_percent", "mfu_percent"):
-            why = verdicts.flags(row["mfu_reason"], language)
+        why = verdicts.reason(reasons.get(name, ""), text.language)
+        if is_of_flops:
+            why = verdicts.flags(row["mfu_reason"], text.language)
         table.add_row(label, "—", uncut(why, "dim"))
     return table
 
@@ -310,12 +311,12 @@ def _idle_causes(text: Texts, row: Row, idle: Loss) -> Iterator[tuple[str, str, 
             yield f"  {text(cause)}", milliseconds(ms), f"({points:.2f})"
 
 
-def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row, language: str) -> None:
+def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row) -> None:
     """Prints the longest matmuls, operators, modules, kernels and gaps, and operators of unknown
     FLOPs."""
-    padding = verdicts.misaligned(row, language)
+    padding = verdicts.misaligned(row, text.language)
     if padding:
-        console.print(Text(padding))
+        console.print(padding)
     wall_ns = analysis.window.length
     products = [_product_line(product, wall_ns, text) for product in analysis.products[:LONGEST]]
     table(console, text, "products", products)
@@ -323,23 +324,16 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row, langu
     roofs = [roof for roof in all_roofs if roof["kind"] in OF_KERNELS]
     operators = [_operator_line(roof, text) for roof in roofs[: 2 * LONGEST]]
     table(console, text, "operators", operators)
-    for reason, time_ms in _without_best(roofs, language).most_common(LONGEST):
-        console.print(Text(text("no_best", time=milliseconds(time_ms), reason=reason), style="dim"))
-    table(console, text, "modules", list(_module_lines(row)))
+    for reason, time_ms in _without_best(roofs, text.language).most_common(LONGEST):
+        console.print(text("no_best", time=milliseconds(time_ms), reason=reason), style="dim")
+    table(console, text, "modules", _module_lines(row))
     kernels = [_kernel_line(kernel, wall_ns) for kernel in analysis.kernels[:LONGEST]]
     table(console, text, "kernels", kernels)
-    gaps = []
-    for cause, time_ns, name in analysis.gaps:
-        if time_ns:
-            ended_by = short(name, NAME)
-            gaps.append(
-                {"ended_by": ended_by, "cause": text(cause), "ms": milliseconds(time_ns / 1e6)}
-            )
-    table(console, text, "gaps", gaps)
+    table(console, text, "gaps", _gap_lines(analysis, text))
     for line in _uncounted_lines(analysis, text):
-        console.print(Text(line, style="dim"))
+        console.print(line, style="dim")
     if row["notes"]:
-        console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
+        console.print(verdicts.flags(row["notes"], text.language), style="dim")
 
 
 def _product_line(product: Product, wall_ns: int, text: Texts) -> Cells:
@@ -407,6 +401,16 @@ def _kernel_line(kernel: KernelRow, wall_ns: int) -> Cells:
     }
 
 
+def _gap_lines(analysis: Analysis, text: Texts) -> Iterator[Cells]:
+    for cause, time_ns, name in analysis.gaps:
+        if time_ns:
+            yield {
+                "ended_by": short(name, NAME),
+                "cause": text(cause),
+                "ms": milliseconds(time_ns / 1e6),
+            }
+
+
 def _uncounted_lines(analysis: Analysis, text: Texts) -> Iterator[str]:
     """Yields a line for each of the longest operators of unknown FLOPs."""
     longest = sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])
@@ -434,9 +438,10 @@ def _module_lines(row: Row) -> Iterator[Cells]:
             }
 
 
-def table(console: Terminal, text: Texts, title: str, lines: Sequence[Mapping[str, str]]) -> None:
+def table(console: Terminal, text: Texts, title: str, rows: Iterable[Mapping[str, str]]) -> None:
     """Prints a table of lines with the same columns, without those that are empty in every line. In
     a narrow terminal texts are cut off, numbers never. Prints nothing if there are no lines."""
+    lines = list(rows)
     if not lines:
         return
     filled = [name for name in lines[0] if any(line[name] for line in lines)]
@@ -469,11 +474,11 @@ def _share(value: float | None) -> str:
     return f"{percent(value)} %"
 
 
-def _mfu(row: Row, value: float | None) -> str:
+def mfu_text(row: Row, value: float | None) -> str:
     """MFU or HFU as text, with "at least" if the FLOPs of only some matmuls are known."""
-    if value is not None:
-        return at_least(row, _share(value))
-    return "—"
+    if value is None:
+        return "—"
+    return at_least(row, _share(value))
 
 
 def short(name: str, most: int) -> str:

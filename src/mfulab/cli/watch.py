@@ -28,7 +28,7 @@ from mfulab.cli.options import (
     command,
     several,
 )
-from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.answer import Answer, Doubt, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, quantity, significant
@@ -39,7 +39,7 @@ from mfulab.core.terminal import Terminal
 from mfulab.device import GPU, cpu, identity, is_gpu, vendors
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
-from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, UNTOLD, Reading, Readings
+from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, UNTOLD, Now, Reading, Readings
 from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.published import Rate, folder, rates, why_unsafe
@@ -68,7 +68,7 @@ def frames(
     device: str,
     uuid: str,
     wait: Callable[[], None],
-    now: Callable[[], float] = time.perf_counter,
+    now: Now = time.perf_counter,
     language: str = "en",
 ) -> Iterator[tuple[Readings, str]]:
     """Yields the readings over each `wait`, with a line of further facts, without end. Raises
@@ -80,15 +80,16 @@ def frames(
 
 
 def _of_gpu(
-    uuid: str, wait: Callable[[], None], now: Callable[[], float], text: Texts
+    uuid: str, wait: Callable[[], None], now: Now, text: Texts
 ) -> Iterator[tuple[Readings, str]]:
     vendor = vendors.of(uuid)
     try:
         counters = vendor.samplers(uuid, (), now)[0]
         probe = vendor.probe(uuid, None)
     except vendors.RefusedError as refusal:
-        unwatched: Numbers = {"device": uuid, "why": refusal.said}
-        raise ConfigurationError(Said("cannot_be_watched", unwatched)) from refusal
+        raise ConfigurationError(
+            Said("cannot_be_watched", device=uuid, why=refusal.said)
+        ) from refusal
     while True:
         counters.start()
         wait()
@@ -104,9 +105,7 @@ def _of_gpu(
         yield readings, " · ".join(facts)
 
 
-def _of_cpu(
-    wait: Callable[[], None], now: Callable[[], float], text: Texts
-) -> Iterator[tuple[Readings, str]]:
+def _of_cpu(wait: Callable[[], None], now: Now, text: Texts) -> Iterator[tuple[Readings, str]]:
     cores = cpu.usable_cores()
     probe = cpu_probe(psutil.Process().pid, cores)
     switches = psutil.cpu_stats().ctx_switches
@@ -318,10 +317,11 @@ def run(
     for option, names, value in (("--engine", of_engines, engines), ("--jobs", ["hours"], jobs)):
         misplaced = [] if value else list(filter(_is_given, names))
         if misplaced:
-            options: Numbers = {"option": f"--{misplaced[0]}", "other": option}
-            raise ConfigurationError(Said("option_of_another", options))
+            raise ConfigurationError(
+                Said("option_of_another", option=f"--{misplaced[0]}", other=option)
+            )
     if jobs and engines:
-        raise ConfigurationError(Said("give_one_option", {"options": "--jobs, --engine"}))
+        raise ConfigurationError(Said("give_one_option", options="--jobs, --engine"))
     if jobs:
         from mfulab.cli.jobs import frames as of_cluster
 
@@ -353,12 +353,11 @@ def _is_given(name: str) -> bool:
 def lines_of(sample: Row) -> Iterator[Record]:
     """Yields the lines of JSON of a sample, each with its answer; of engines or jobs, one line
     each."""
-    if "engines" in sample:
-        for engine in sample["engines"]:
-            yield of_engine(engine).line({"unix_s": sample["unix_s"], **engine})
-    elif "jobs" in sample:
-        for job in sample["jobs"]:
-            yield of_job(job).line({"unix_s": sample["unix_s"], **job})
+    parts = {"engines": of_engine, "jobs": of_job}
+    part = next(filter(sample.__contains__, parts), None)
+    if part is not None:
+        for row in sample[part]:
+            yield parts[part](row).line({"unix_s": sample["unix_s"], **row})
     elif "answer" in sample:
         yield sample["answer"].line({key: sample[key] for key in sample if key != "answer"})
     else:
@@ -370,7 +369,7 @@ def of_device(sample: Row) -> Answer:
     neither is known."""
     counted = sample["counted_mfu_percent"]
     by_tensor_pipe = sample["expected_mfu_percent"]
-    doubt: dict[str, Numbers] = {}
+    doubt: Doubt = {}
     contradicted = contradiction(sample)
     if contradicted is not None:
         doubt["counts_disagree"] = {"because": str(contradicted)}
@@ -388,7 +387,7 @@ def of_engine(engine: Row) -> Answer:
     if mfu is not None:
         return answered(mfu, "%", "spec")
     if "gone" in engine:
-        return unanswered("%", Said("gone", {"because": engine["gone"]}))
+        return unanswered("%", Said("gone", because=engine["gone"]))
     return unanswered("%", Said(next(iter(engine["missing"]), "no_flops")))
 
 

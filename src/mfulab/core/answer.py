@@ -13,6 +13,9 @@ Basis = Literal["spec", "measured", "counted", "predicted", "exact"]
 OPEN = {"ambiguous": "ambiguous", "not comparable": "not_comparable"}
 
 
+Doubt = dict[str, Numbers]  # keys of reasons to look again, and their numbers
+
+
 @dataclass(frozen=True)
 class Answer:
     """A number in a command's JSON. Exactly one of `value` and `reason` is None."""
@@ -41,7 +44,7 @@ def answered(
 ) -> Answer:
     """An answer with a value. Infinity and NaN, which JSON lacks, become an answer without one."""
     if not math.isfinite(value):
-        return unanswered(unit, Said("no_finite_number", {"value": str(value)}))
+        return unanswered(unit, Said("no_finite_number", value=str(value)))
     return Answer(value, unit, denominator, denominator_unit, basis, None, doubt or {})
 
 
@@ -52,7 +55,7 @@ def unanswered(unit: str, reason: Said) -> Answer:
 
 def refused(sentence: str) -> dict[str, Any]:
     """The line of JSON that a command prints when it rejects its input; `sentence` says why."""
-    return unanswered("", Said("refused", {"because": sentence})).line({})
+    return unanswered("", Said("refused", because=sentence)).line({})
 
 
 def of_change(
@@ -66,6 +69,6 @@ def of_change(
     the verdict decides nothing, and a doubt if the new version is slower."""
     if ratio is None or verdict in OPEN:
         return unanswered("%", Said(OPEN.get(verdict, "not_comparable"), because))
-    doubt: dict[str, Numbers] = {"slower": because} if verdict == "slower" else {}
+    doubt: Doubt = {"slower": because} if verdict == "slower" else {}
     change = 100 * (ratio - 1)
     return answered(change, "%", "measured", denominator=old, denominator_unit="s", doubt=doubt)

@@ -66,7 +66,7 @@ def one_line(message: str) -> str:
 
 def whole_sentence(error: BaseException) -> Said:
     """An error's message as a sentence that ends with a full stop."""
-    return Said("whole_sentence", {"sentence": said_by(error)})
+    return Said("whole_sentence", sentence=said_by(error))
 
 
 class UnknownChoiceError(ConfigurationError):
@@ -90,9 +90,9 @@ def unknown(
     near = difflib.get_close_matches(lowered_value, lowered, most) or [
         name for name in lowered if lowered_value and lowered_value in name
     ]
-    every = Said("choices", {"names": ", ".join(names)})
+    every = Said("choices", names=", ".join(names))
     if len(names) > FEW:
-        every = Said("all_listed", {"count": len(names), "listed": listed})
+        every = Said("all_listed", count=len(names), listed=listed)
     numbers: dict[str, Number | Said] = {"what": what, "value": str(value), "every": every}
     if not near:
         return UnknownChoiceError(Said(keys[0], numbers))
@@ -100,8 +100,8 @@ def unknown(
     *others, last = similar
     nearest: Said | str = last
     if others:
-        nearest = Said("either", {"first": ", ".join(others), "last": last})
-    return UnknownChoiceError(Said(keys[1], {**numbers, "near": nearest}))
+        nearest = Said("either", first=", ".join(others), last=last)
+    return UnknownChoiceError(Said(keys[1], **numbers, near=nearest))
 
 
 def shortened(value: object) -> str:
@@ -146,7 +146,7 @@ def lacks(wanted: str | Said, package: str) -> Said | None:
     for name in (package, top_level, BROUGHT.get(top_level, "")):
         if name in EXTRAS:
             install = installs(EXTRAS[name])
-            return Said("lacks_package", {"wanted": wanted, "package": name, "install": install})
+            return Said("lacks_package", wanted=wanted, package=name, install=install)
     return None
 
 
@@ -157,10 +157,10 @@ def is_checkout() -> bool:
 
 def only_in_checkout(path: Path) -> ConfigurationError:
     """The error for a command that needs a source file but runs from an installed package."""
-    return ConfigurationError(Said("only_in_checkout", {"file": str(path)}))
+    return ConfigurationError(Said("only_in_checkout", file=str(path)))
 
 
 def installs(extra: str) -> Said:
     """The command that installs an extra: from the checkout if there is one, else from the package
     index."""
-    return Said("pip_in_checkout" if is_checkout() else "pip", {"extra": extra})
+    return Said("pip_in_checkout" if is_checkout() else "pip", extra=extra)

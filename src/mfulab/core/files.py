@@ -45,8 +45,8 @@ SCRATCH = "mfulab-scratch-"  # prefix of temporary folders, which a killed proce
 MOST_FOUND = 100_000  # entries in a searched folder; more, as below /, must be a mistake
 
 
-class UnreadableError(ValueError):
-    """A file that exists but does not hold valid content; the message names it and says why."""
+class _FileError(Exception):
+    """A file that cannot be read; the message names it and says why."""
 
     def __init__(self, path: Path, why: Said | str) -> None:
         self.why = why if isinstance(why, Said) else as_told(why)
@@ -54,13 +54,12 @@ class UnreadableError(ValueError):
         super().__init__(str(self.said))
 
 
-class AbsentError(FileNotFoundError):
-    """A file that does not exist; the message names it."""
+class UnreadableError(_FileError, ValueError):
+    """A file that exists but does not hold valid content."""
 
-    def __init__(self, path: Path) -> None:
-        self.why = Said("link_leads_nowhere" if path.is_symlink() else "no_such_file")
-        self.said = of_source(str(path), self.why)
-        super().__init__(str(self.said))
+
+class AbsentError(_FileError, FileNotFoundError):
+    """A file that does not exist."""
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
@@ -87,7 +86,7 @@ def _files_below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     more than `MOST_FOUND` entries."""
     entries = list(itertools.islice(folder.rglob("*"), MOST_FOUND + 1))
     if len(entries) > MOST_FOUND:
-        too_many = Said("too_many_files", {"most": MOST_FOUND})
+        too_many = Said("too_many_files", most=MOST_FOUND)
         raise ConfigurationError(of_source(str(folder), too_many))
     return sorted(file for file in entries if file.name.endswith(endings) and file.is_file())
 
@@ -105,7 +104,7 @@ def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
     try:
         return read_bytes(path, most, follow=follow).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnreadableError(path, Said("no_utf8_text", {"byte": error.start})) from error
+        raise UnreadableError(path, Said("no_utf8_text", byte=error.start)) from error
 
 
 def read_given(path: Path, most: int = LARGEST) -> str:
@@ -135,7 +134,7 @@ def digests(folder: Path, ending: str) -> list[str]:
     try:
         return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
     except (FileNotFoundError, UnreadableError) as error:
-        no_file = Said("remove_or_give_file", {"sentence": said_by(error)})
+        no_file = Said("remove_or_give_file", sentence=said_by(error))
         raise ConfigurationError(no_file) from error
 
 
@@ -145,7 +144,7 @@ def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> byte
     with opened(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most > 0:
-            raise UnreadableError(path, Said("larger_than", {"mib": most >> 20}))
+            raise UnreadableError(path, Said("larger_than", mib=most >> 20))
         file.seek(0 if most > 0 else max(0, size + most))
         return _up_to(file, abs(most), size)
 
@@ -191,7 +190,8 @@ def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
                 raise UnreadableError(path, Said("no_regular_file"))
             yield file
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise AbsentError(path) from error
+        why = Said("link_leads_nowhere" if path.is_symlink() else "no_such_file")
+        raise AbsentError(path, why) from error
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise UnreadableError(path, Said("link_not_followed")) from error
@@ -210,9 +210,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except UnreadableError:
         raise
     except ValueError as error:
-        raise UnreadableError(path, Said("file_not_json", {"error": str(error)})) from error
+        raise UnreadableError(path, Said("file_not_json", error=str(error))) from error
     if not isinstance(content, dict):
-        raise UnreadableError(path, Said("no_json_object", {"kind": type(content).__name__}))
+        raise UnreadableError(path, Said("no_json_object", kind=type(content).__name__))
     return content
 
 
@@ -228,17 +228,18 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
     try:
         lines = list(csv.reader(io.StringIO(text, newline="")))
     except csv.Error as error:
-        raise UnreadableError(path, Said("file_not_csv", {"error": str(error)})) from error
+        raise UnreadableError(path, Said("file_not_csv", error=str(error))) from error
     if not lines:
         raise UnreadableError(path, Said("table_empty"))
     header = lines[0]
     [(name, count)] = Counter(header).most_common(1) or [("", 0)]
     if count > 1:
-        raise UnreadableError(path, Said("columns_alike", {"name": repr(name)}))
+        raise UnreadableError(path, Said("columns_alike", name=repr(name)))
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(header):
-            counts = {"line": number, "count": len(cells), "header": len(header)}
-            raise UnreadableError(path, Said("cells_lack", counts))
+            raise UnreadableError(
+                path, Said("cells_lack", line=number, count=len(cells), header=len(header))
+            )
     return [dict(zip(header, map(unquoted, cells), strict=True)) for cells in lines[1:]]
 
 
@@ -311,12 +312,12 @@ def _cell(value: object) -> object:
 
 def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
     """The error for a file or folder that cannot be written, with a remedy."""
-    remedy = Said("give_write_permission", {"error": error.strerror or str(error)})
+    remedy = Said("give_write_permission", error=error.strerror or str(error))
     if error.errno in REMEDIES:
         remedy = Said(REMEDIES[error.errno])
     if error.errno == errno.ENOSPC and _is_without_inodes(Path(path)):
         remedy = Said("no_inode_free")
-    return ConfigurationError(Said("file_not_written", {"file": str(path), "remedy": remedy}))
+    return ConfigurationError(Said("file_not_written", file=str(path), remedy=remedy))
 
 
 def _is_without_inodes(path: Path) -> bool:

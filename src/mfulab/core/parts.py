@@ -1,7 +1,7 @@
 """Types for rows and configs as mappings, and helpers that select some of their entries."""
 
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 Row = Mapping[str, Any]  # cell by column; its type depends on the column
 Record = dict[str, Any]  # a row that is being filled
@@ -24,6 +24,11 @@ def pick_present(content: Mapping[Key, Value], names: Iterable[Key]) -> dict[Key
 def leave_out(content: Mapping[Key, Value], names: Container[Key]) -> dict[Key, Value]:
     """All entries except those with these names."""
     return {name: value for name, value in content.items() if name not in names}
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """True for an integer or a float, False for True and False."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def drop_none(values: Iterable[Value | None]) -> list[Value]:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import is_number
 from mfulab.core.said import Said
 
 Percent = Annotated[float, Field(ge=0)]
@@ -176,7 +177,7 @@ def impossible(row: Row, now: datetime) -> Said | None:
         problem = None
         if isinstance(value, str):
             problem = _impossible_text(row, name, value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif is_number(value):
             problem = _impossible_number(name, value)
         if problem:
             return problem
@@ -193,11 +194,11 @@ def _impossible_number(name: str, value: float) -> Said | None:
         return None
     is_tiny = abs(value) < 1 and (name == "loss" or is_error)
     if not (is_in_range(value) or is_tiny or name.startswith(OF_A_FORMAT)):
-        return Said("cell_out_of_range", {"cell": name, "value": str(value)[:24]})
+        return Said("cell_out_of_range", cell=name, value=str(value)[:24])
     if value < 0 and name not in SIGNED:
-        return Said("cell_below_zero", {"cell": name, "value": value})
+        return Said("cell_below_zero", cell=name, value=value)
     if value == 0 and PEAK.fullmatch(name):
-        return Said("cell_no_peak", {"cell": name})
+        return Said("cell_no_peak", cell=name)
     return None
 
 
@@ -206,11 +207,11 @@ def _impossible_start(started_at: str, now: datetime) -> Said | None:
     try:
         ahead = _ahead(started_at, now)
     except ValueError:
-        return Said("start_no_date", {"started_at": started_at[:40]})
+        return Said("start_no_date", started_at=started_at[:40])
     if ahead > MOST_AHEAD:
-        return Said("start_to_come", {"started_at": started_at})
+        return Said("start_to_come", started_at=started_at)
     if ahead < EPOCH - now:
-        return Said("start_before_1970", {"started_at": started_at})
+        return Said("start_before_1970", started_at=started_at)
     return None
 
 
@@ -227,9 +228,9 @@ def _impossible_text(row: Row, name: str, value: str) -> Said | None:
             parse_json(value)
         except ValueError as error:
             begins = {"cell": name, "begins": value[:40]}
-            return Said("cell_not_json", {**begins, "error": str(error)})
+            return Said("cell_not_json", **begins, error=str(error))
     elif len(value) > LONGEST_TEXT:
-        return Said("cell_too_long", {"cell": name, "begins": value[:40], "most": LONGEST_TEXT})
+        return Said("cell_too_long", cell=name, begins=value[:40], most=LONGEST_TEXT)
     return None
 
 
@@ -246,4 +247,4 @@ def clock_was_ahead(started_at: str, now: datetime) -> Said | None:
     then. None for any other row."""
     if _ahead(started_at, now) <= LEAST_AHEAD:
         return None
-    return Said("clock_was_ahead", {"started_at": started_at})
+    return Said("clock_was_ahead", started_at=started_at)

@@ -4,7 +4,7 @@ where they are shown."""
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mfulab.core.json_text import parse_json
@@ -15,13 +15,20 @@ AS_TOLD = "as_told"  # key of a text that is shown unchanged
 LONGEST_CELL = 2000  # characters; a log has the rest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Said:
     """A sentence as its key in the catalogues' sections `verdict` and `reasons`, and the numbers in
-    it. A number may itself be a sentence. `str` returns it in English."""
+    it: `Said("few_samples", count=3)`. A number may itself be a sentence. `str` returns it in
+    English."""
 
     key: str
-    numbers: Numbers = field(default_factory=dict)
+    numbers: Numbers
+
+    def __init__(
+        self, key: str, given: Numbers | None = None, /, **numbers: "Number | Said"
+    ) -> None:
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "numbers", {**(given or {}), **numbers})
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -42,7 +49,7 @@ class SaidError(Exception):
 
 def as_told(words: object) -> Said:
     """Wraps a text that is in no catalogue, such as another library's message."""
-    return Said(AS_TOLD, {"words": str(words)})
+    return Said(AS_TOLD, words=str(words))
 
 
 def said_by(error: BaseException) -> Said:
@@ -55,14 +62,14 @@ def said_by(error: BaseException) -> Said:
 
 def of_source(source: str, reason: Said | str) -> Said:
     """A reason preceded by its source: `NVML: Not Supported`."""
-    return Said("of_source", {"source": source, "reason": reason})
+    return Said("of_source", source=source, reason=reason)
 
 
 def joined(sentences: Iterable[Said]) -> Said | None:
     """Joins sentences into one, without repetitions; None if there are none."""
     so_far = None
     for said in dict.fromkeys(sentences):
-        so_far = said if so_far is None else Said("both", {"first": so_far, "second": said})
+        so_far = said if so_far is None else Said("both", first=so_far, second=said)
     return so_far
 
 

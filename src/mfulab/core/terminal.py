@@ -1,6 +1,7 @@
 """Tables and a console of rich that print foreign text without letting it control the terminal."""
 
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,11 @@ def table(
     return Table(*words, *columns, *wrapped, **{"box": box.SIMPLE_HEAD} | options)
 
 
+def bare_table(*columns: Column) -> Table:
+    """A table of cells alone, without a header or lines."""
+    return Table(*columns, box=None, pad_edge=False, show_header=False)
+
+
 def uncut(words: str, style: str = "") -> Text:
     """Text of a table's cell that wraps and is never cut off. By default rich cuts a line that wide
     letters fill, since it does not strip the line's last blank."""
@@ -32,11 +38,16 @@ def uncut(words: str, style: str = "") -> Text:
 
 
 class Terminal(Console):
-    """Console for foreign text: no markup, no control characters, and `?` for characters that the
-    terminal's encoding lacks."""
+    """Console for foreign text: no markup, no highlighting, no control characters, and `?` for
+    characters that the terminal's encoding lacks."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    @classmethod
+    def wide(cls, columns: int) -> "Terminal":
+        """A console as wide as the terminal, or `columns` wide if stdout is none."""
+        return cls(width=None if sys.stdout.isatty() else columns)
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
         """Yields the segments of a renderable with their text cleaned; rich's own control codes

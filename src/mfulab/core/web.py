@@ -38,11 +38,11 @@ def fetched(
     is_late = thread.is_alive()
     visit.end()
     if is_late:
-        raise WebError(Said("page_late", {"seconds": deadline_s}))
+        raise WebError(Said("page_late", seconds=deadline_s))
     if visit.failure:
         raise WebError(_reason(visit.failure)) from visit.failure
     if len(visit.page) > most_bytes:
-        raise WebError(Said("page_too_large", {"mib": most_bytes >> 20}))
+        raise WebError(Said("page_too_large", mib=most_bytes >> 20))
     return visit.page
 
 
@@ -51,11 +51,11 @@ def _reason(error: Exception) -> Said:
         phrases = {status.value: status.phrase for status in HTTPStatus}
         status = f"HTTP status {error.code} {phrases.get(error.code, '')}".rstrip()
         if 300 <= error.code < 400:
-            return Said("redirect_not_followed", {"status": status, "most": REDIRECTS})
+            return Said("redirect_not_followed", status=status, most=REDIRECTS)
         return as_told(status)
     reason = getattr(error, "reason", None) or error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return Said("certificate_untrusted", {"why": reason.verify_message.rstrip(".")})
+        return Said("certificate_untrusted", why=reason.verify_message.rstrip("."))
     message = str(getattr(reason, "strerror", None) or reason)[:REASON]
     return as_told(message or type(error).__name__)
 
@@ -77,7 +77,6 @@ class _Visit:
             request.ProxyHandler(None if by_proxy else {}),
             request.UnknownHandler(),
             _Http(self),
-            _Https(self),
             request.HTTPDefaultErrorHandler(),
             _Redirects(),
             request.HTTPErrorProcessor(),
@@ -107,19 +106,17 @@ class _Visit:
                 opened.close()
 
 
-class _Http(request.HTTPHandler):
+class _Http(request.AbstractHTTPHandler):
+    """Opens http and https by connections whose sockets the visit knows."""
+
+    http_request = https_request = request.AbstractHTTPHandler.do_request_
+
     def __init__(self, visit: _Visit) -> None:
         super().__init__()
         self._visit = visit
 
     def http_open(self, req: request.Request) -> http.client.HTTPResponse:
         return self.do_open(_kept_by(self._visit, http.client.HTTPConnection), req)
-
-
-class _Https(request.HTTPSHandler):
-    def __init__(self, visit: _Visit) -> None:
-        super().__init__()
-        self._visit = visit
 
     def https_open(self, req: request.Request) -> http.client.HTTPResponse:
         return self.do_open(_kept_by(self._visit, http.client.HTTPSConnection), req)

@@ -46,7 +46,7 @@ def load_yaml(path: Path, *, follow: bool = False) -> Any:
     try:
         return parse_yaml(text)
     except ValueError as error:
-        raise UnreadableError(path, Said("file_not_yaml", {"error": str(error)})) from error
+        raise UnreadableError(path, Said("file_not_yaml", error=str(error))) from error
 
 
 def _check_depth(text: str) -> None:

@@ -61,7 +61,7 @@ def require_cuda(device: "Device", what: str) -> None:
 
     kind = getattr(device, "type", device)
     if is_gpu(device) and kind != GPU:
-        raise UnsupportedError(of_source(what, Said("needs_cuda", {"kind": str(kind)})))
+        raise UnsupportedError(of_source(what, Said("needs_cuda", kind=str(kind))))
 
 
 def synchronise(device: "torch.device | str") -> None:

@@ -44,8 +44,7 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     name = BY_DTYPE[precision.dtype].name
     formats = _formats(device)
     if formats and name not in formats:
-        numbers = {"device": device.type, "formats": ", ".join(formats)}
-        reason = Said("computes_in", numbers)
+        reason = Said("computes_in", device=device.type, formats=", ".join(formats))
         raise UnsupportedError(of_source(f"precision={precision.name}", reason))
     if name == "fp32" and precision.tf32 and not emulated("tf32", device):
         return "tf32"
@@ -56,7 +55,7 @@ def require_float64(device: torch.device) -> None:
     """Raises UnsupportedError if the device has no float64, which a profile's losses are compared
     with."""
     if (formats := _formats(device)) and "fp64" not in formats:
-        reason = Said("no_float64", {"device": device.type})
+        reason = Said("no_float64", device=device.type)
         raise UnsupportedError(of_source("profile.exact and profile.losses", reason))
 
 
@@ -115,16 +114,21 @@ def matmuls_in(precision: str) -> Iterator[None]:
         switch.fp32_precision = before
 
 
+def has_ranks() -> bool:
+    """True if this process is a rank of torch.distributed."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def is_first_rank() -> bool:
     """True if this process reports for its job: rank 0, or the only process."""
-    if dist.is_available() and dist.is_initialized():
+    if has_ranks():
         return dist.get_rank() == 0
     return os.environ.get("RANK", "0") == "0"
 
 
 def agreed(value: float) -> float:
     """Maximum of a value over all ranks; the value itself without torch.distributed."""
-    if not dist.is_available() or not dist.is_initialized():
+    if not has_ranks():
         return value
     shared = torch.tensor(
         value, dtype=torch.float64, device=GPU if dist.get_backend() == "nccl" else "cpu"

@@ -47,8 +47,8 @@ def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> Said
     is_arm = "asimd" in flags
     needed = [flag for flag, rate in units.items() if (rate is None) == is_arm]
     if not needed:
-        return Said("no_units", {"precision": precision})
-    return Said("no_units_of_cpu", {"precision": precision, "flags": " / ".join(needed)})
+        return Said("no_units", precision=precision)
+    return Said("no_units_of_cpu", precision=precision, flags=" / ".join(needed))
 
 
 def usable(flags: frozenset[str]) -> frozenset[str]:
@@ -79,8 +79,9 @@ def emulated_by_gpu(
     since = GPU_SINCE.get(precision)
     if since is None or capability is None or tuple(capability) >= since:
         return None
-    versions = {"has": _version(capability), "precision": precision, "needs": _version(since)}
-    return Said("no_units_of_gpu", versions)
+    return Said(
+        "no_units_of_gpu", has=_version(capability), precision=precision, needs=_version(since)
+    )
 
 
 def _version(capability: tuple[int, int]) -> str:

@@ -72,7 +72,7 @@ def why_not(kind: str) -> Said | None:
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     hidden = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
     if hidden:
-        return Said("hidden_by", {"names": hidden})
+        return Said("hidden_by", names=hidden)
     return _why_silent(of_kind) or Said("driver_leaves_none")
 
 

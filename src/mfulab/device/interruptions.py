@@ -50,10 +50,11 @@ class Circumstances:
         now = circumstances()
         changed = list[Said]()
         if now.pauses > self.pauses:
-            changed.append(Said("stopped_meanwhile", {"count": now.pauses - self.pauses}))
+            changed.append(Said("stopped_meanwhile", count=now.pauses - self.pauses))
         if now.cpus != self.cpus:
-            cpus = {"before": _listed(self.cpus), "now": _listed(now.cpus)}
-            changed.append(Said("moved_meanwhile", cpus))
+            changed.append(
+                Said("moved_meanwhile", before=_listed(self.cpus), now=_listed(now.cpus))
+            )
         return joined(changed)
 
 

@@ -61,12 +61,12 @@ def cpu_peak(chip: cpu.Cpu, cores: int, precision: str) -> Peak:
     """Computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8). `spec` is None, with a
     reason, if unknown."""
     if precision in ("tf32", "fp8", "fp4"):
-        return Peak(None, reason=Said("format_of_gpus", {"precision": precision}))
+        return Peak(None, reason=Said("format_of_gpus", precision=precision))
     if chip.clock_mhz is None:
-        return Peak(None, reason=to_be_given(Said("no_clock_of", {"chip": chip.name}), precision))
+        return Peak(None, reason=to_be_given(Said("no_clock_of", chip=chip.name), precision))
     row = next((row for row in _cores() if _is_of(row, chip)), None)
     if row is None:
-        unknown = Said("no_vector_units_of", {"chip": chip.name})
+        unknown = Said("no_vector_units_of", chip=chip.name)
         return Peak(None, reason=to_be_given(unknown, precision))
     try:
         fma, words = _fma_per_clock(chip, row, precision)
@@ -93,15 +93,15 @@ def _fma_per_clock(chip: cpu.Cpu, row: Mapping[str, str], precision: str) -> tup
     units = int(row["units"])
     width = int(row["vector_bits"])
     if precision not in _BITS and precision not in CPU_UNITS:
-        raise UnsupportedError(Said("no_peak_defined", {"precision": precision}))
+        raise UnsupportedError(Said("no_peak_defined", precision=precision))
     flags = usable(chip.flags)
     if reason := emulated_by_cpu(precision, flags):
-        raise UnsupportedError(Said("converts", {"why": reason}))
+        raise UnsupportedError(Said("converts", why=reason))
     rates = CPU_UNITS.get(precision, {})
     flag = next((flag for flag in rates if flag in flags), "")
     rate = rates.get(flag, 1)
     if rate is None:
-        raise UnsupportedError(Said("no_rate_of", {"flag": flag}))
+        raise UnsupportedError(Said("no_rate_of", flag=flag))
     if flag.startswith("amx"):
         return rate, f"{rate} multiply-adds (AMX tile)"
     lanes = width // _BITS.get(precision, 32) * rate

@@ -126,4 +126,4 @@ def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
 
 def to_be_given(why: Said, precision: str) -> Said:
     """Extends the reason for an unknown peak by the config key that sets the peak."""
-    return Said("peak_to_be_given", {"why": why, "precision": precision})
+    return Said("peak_to_be_given", why=why, precision=precision)

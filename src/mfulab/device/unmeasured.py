@@ -17,5 +17,5 @@ def found() -> Said | None:
     devices = system.pci_devices(tuple(MAKERS), (system.DISPLAY, system.ACCELERATOR))
     for address, maker in devices.items():
         if INTEGRATED not in address:
-            return Said("not_measured_maker", {"maker": MAKERS[maker], "address": address})
+            return Said("not_measured_maker", maker=MAKERS[maker], address=address)
     return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.data import data
-from mfulab.flops.cost import Cost, Pairs, dense_pairs, document_pairs
+from mfulab.flops.cost import Cost, Pairs, dense_pairs, document_pairs, packed_pairs
 from mfulab.flops.masks import lengths_of, mask_pairs
 
 # Arguments of each kernel, as far as they are read, under this module's names.
@@ -109,7 +109,5 @@ def variable_cost(arguments: dict[str, Any], backward: bool) -> Cost:
         attended = most / 2 if causal else most
         pairs = Pairs(most, attended, most, bound=True)
     else:
-        pairs = Pairs(0, 0, 0)
-        for query_count, key_count in zip(queries, keys, strict=True):
-            pairs += document_pairs(query_count, key_count, causal, left, right)
+        pairs = packed_pairs(queries, keys, causal, left, right)
     return _cost(arguments, pairs.times(heads), backward)

@@ -6,6 +6,7 @@ FlashAttention's authors count. *Executed*: pairs that the kernel computes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from operator import add
 
@@ -13,6 +14,9 @@ FLOPS = (
     *("flops", "causal_flops", "executed_flops"),
     *("attention_flops", "rectangle_flops", "padding_flops", "unfilled_flops"),
 )
+
+
+Matmul = tuple[int, int, int, int]  # batch, m, n and k, or what stands for them
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,20 @@ def document_pairs(
     if right == 0 and width == keys:
         attended -= min(queries, keys) / 2
     return Pairs(queries * width, attended, queries * width)
+
+
+def packed_pairs(
+    queries: Sequence[int],
+    keys: Sequence[int],
+    is_causal: bool,
+    left: int | None = None,
+    right: int | None = None,
+) -> Pairs:
+    """Pairs of several documents, given the numbers of queries and of keys of each."""
+    pairs = Pairs(0, 0, 0)
+    for query_count, key_count in zip(queries, keys, strict=True):
+        pairs += document_pairs(query_count, key_count, is_causal, left, right)
+    return pairs
 
 
 def _below(queries: int, keys: int, shift: int) -> int:

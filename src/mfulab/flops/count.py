@@ -86,7 +86,7 @@ def count(
         numbers: Numbers = {"model": type(model).__name__, "error": said_by(error)}
         reason = Said("failed_in_forward", numbers)
         if layers.failed:
-            reason = Said("failed_in_layer", {**numbers, "layer": layers.failed})
+            reason = Said("failed_in_layer", **numbers, layer=layers.failed)
         raise CountError(reason) from error
     return Count(
         operations=counter.operations,

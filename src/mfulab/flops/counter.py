@@ -208,8 +208,9 @@ class OperatorCounter(Opened):
         _, other = self._run_apart(no, operands)
         out, taken = self._run_apart(yes, operands)
         if taken.model_flops != other.model_flops:
-            flops = {"taken": taken.model_flops, "other": other.model_flops}
-            raise UnknownCostError(Said("branches_differ", flops))
+            raise UnknownCostError(
+                Said("branches_differ", taken=taken.model_flops, other=other.model_flops)
+            )
         self.operations.add(taken)
         return out
 

@@ -17,7 +17,7 @@ from mfulab.core.data import data
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
 from mfulab.flops.attention import ATTENTION, SIGNATURES, bind
-from mfulab.flops.cost import Cost
+from mfulab.flops.cost import Cost, Matmul
 from mfulab.flops.operators import FORMULAS, convolution_flops, formula_of
 from mfulab.flops.registry.entry import FAULTS, Registered
 from mfulab.flops.registry.expression import Operand, UnknownError
@@ -110,9 +110,9 @@ class Traced:
     """Cost of one call, as far as its record determines it."""
 
     cost: Cost | None  # None if the record does not determine it
-    matmul: tuple[int, int, int, int] | None = None  # (batch, m, n, k) if the call is one matmul
+    matmul: Matmul | None = None  # (batch, m, n, k) if the call is one matmul
     # (pixels out, channels, filters, taps) of a convolution without groups
-    convolution: tuple[int, int, int, int] | None = None
+    convolution: Matmul | None = None
     # (queries, keys, width of a head, causal) of attention without lengths
     attention: tuple[int, int, int, bool] | None = None
     reason: Said | None = None  # why there is no cost
@@ -151,7 +151,7 @@ def traced_cost(
         arguments = list(starmap(_argument, _recorded(shapes, values, types)))
         return _of_torch(name, arguments)
     except FAULTS:
-        return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
+        return Traced(None, reason=Said("no_formula_for", shapes=str(list(shapes))))
 
 
 def _recorded(
@@ -227,12 +227,12 @@ def _registered(
     try:
         work = formula.work(arguments, step or NO_STEP)
     except UnknownError as error:
-        reason = Said("no_value", {"name": error.name})
+        reason = Said("no_value", name=error.name)
         if formula.of_step and step is None:
             reason = Said("no_step_lengths")
         return Traced(None, reason=reason, of_step=formula.of_step)
     except FAULTS:
-        return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
+        return Traced(None, reason=Said("no_formula_for", shapes=str(list(shapes))))
     elements = None
     if work.matmul:
         batch, m, n, k = work.matmul
@@ -309,7 +309,7 @@ _ONE_MATMUL = (
 )
 
 
-def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
+def _matmul(name: str, arguments: list[Any]) -> Matmul | None:
     """(batch, m, n, k) of a call that is one matmul, else None. Raises ValueError if the shapes do
     not fit."""
     short = name.removeprefix("aten::")
@@ -329,7 +329,7 @@ def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None
 
 def _as_matmul(
     x: tuple[int, ...], weight: tuple[int, ...], output: tuple[int, ...], transposed: bool
-) -> tuple[int, int, int, int] | None:
+) -> Matmul | None:
     """(pixels out, channels, filters, taps) of a convolution. None if it is transposed or has
     groups."""
     channels = x[1 - len(weight)]
@@ -428,7 +428,7 @@ def _template(arguments: list[Any]) -> Traced:
     for argument in arguments:
         if isinstance(argument, Shaped) and argument.ndim >= 2:
             shapes.append(argument.shape)
-    candidates = set[tuple[int, int, int, int]]()
+    candidates = set[Matmul]()
     for a, b, c in permutations(shapes, 3):
         same_batch = a[:-2] == b[:-2] == c[:-2]
         if same_batch and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1]):

@@ -22,5 +22,5 @@ def recording_advice(device: str) -> Said:
     request, and the library behind it."""
     for pattern, activity, library in _ACTIVITIES:
         if re.search(pattern, device, re.IGNORECASE):
-            return Said("record_with", {"activity": activity, "library": library})
+            return Said("record_with", activity=activity, library=library)
     return Said("record_with_its_own")

@@ -282,7 +282,7 @@ class _Traffic:
         if product is not None:
             if product.call_bytes is not None:
                 return product.call_bytes
-            return product.reason or Said("no_bytes", {"operator": product.name})
+            return product.reason or Said("no_bytes", operator=product.name)
         if not owned.is_call:
             return Said("of_no_operator")
         call = self._calls.get(owned.key)
@@ -346,15 +346,14 @@ def _with_work(
 def _notes(trace: Trace, devices: list[int], device: int | None) -> list[Said]:
     notes = list(trace.notes)
     if device is not None:
-        notes.append(Said("several_devices", {"count": len(devices), "device": device}))
+        notes.append(Said("several_devices", count=len(devices), device=device))
     number = device
     if number is None:
         number = next(iter(devices), -1)
     if trimmed := trace.trimmed.get(number):
-        notes.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
+        notes.append(Said("trimmed_overlap", count=trimmed[0], ms=trimmed[1] / 1e6))
     properties = trace.device_properties(device)
     if properties.get("peak_tflop_s"):
         bandwidth = properties.get("peak_gb_s") or 0.0
-        peaks = {"peak": properties["peak_tflop_s"], "bandwidth": bandwidth}
-        notes.append(Said("own_peak", peaks))
+        notes.append(Said("own_peak", peak=properties["peak_tflop_s"], bandwidth=bandwidth))
     return notes

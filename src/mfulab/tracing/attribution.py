@@ -11,7 +11,7 @@ from mfulab.flops.registry.step import StepWork, step_work
 from mfulab.flops.traced import Traced, asks_step, is_traced_matmul, traced_cost
 from mfulab.tracing.trace import (
     UPDATE,
-    Call,
+    CallArguments,
     Chosen,
     Indices,
     Times,
@@ -87,7 +87,7 @@ def attribute(trace: Trace) -> Attribution:
     )
 
 
-def _costs(trace: Trace, calls: dict[int, Call]) -> dict[int, Traced]:
+def _costs(trace: Trace, calls: CallArguments) -> dict[int, Traced]:
     """Cost of each call, by index. Equal calls share one, unless the engine's step decides."""
     steps = _Steps(trace)
     costs = dict[int, Traced]()

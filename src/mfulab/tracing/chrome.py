@@ -17,7 +17,7 @@ import msgspec
 
 from mfulab.core.files import UnreadableError, opened
 from mfulab.core.parts import Content, leave_out, pick_present
-from mfulab.core.said import Numbers, Said, as_told
+from mfulab.core.said import Said, as_told
 from mfulab.device.cpu import memory_limit_bytes
 from mfulab.tracing.trace import MOST_OF_FAULT, TraceError
 
@@ -102,7 +102,7 @@ NO_ARGS = Args()
 
 def with_formats(why: Said) -> Said:
     """Appends the formats that can be read to a reason why a file cannot."""
-    return Said("both", {"first": why, "second": Said("reads_formats")})
+    return Said("both", first=why, second=Said("reads_formats"))
 
 
 class Event(msgspec.Struct, gc=False):
@@ -118,6 +118,7 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
+Events = Sequence[Event | None]  # None for a value that is no event
 _typed = msgspec.json.Decoder(list[Event])
 
 
@@ -180,20 +181,22 @@ class Stream:
                 while chunk := file.read(size or BATCH_BYTES):  # type: ignore[union-attr]
                     unpacked += len(chunk)
                     if unpacked > MOST_BYTES or unpacked > max(SMALL_BYTES, RATIO * self._size):
-                        sizes = {"packed": self._size, "unpacked": unpacked}
-                        raise TraceError(self.path, Said("unpacks_without_end", sizes))
+                        raise TraceError(
+                            self.path,
+                            Said("unpacks_without_end", packed=self._size, unpacked=unpacked),
+                        )
                     yield chunk
         except EOFError:
             raise self._cut(Said("gzip_ends_early")) from None
         except (OSError, zlib.error) as error:
-            raise TraceError(self.path, Said("cannot_be_unpacked", {"error": str(error)})) from None
+            raise TraceError(self.path, Said("cannot_be_unpacked", error=str(error))) from None
 
     @property
     def unpacked_bytes(self) -> int:
         """Estimated size of the unpacked file in bytes."""
         return unpacked_size(self.path, self._size)
 
-    def batches(self, is_kept: bool = True) -> Iterator[Sequence[Event | None]]:
+    def batches(self, is_kept: bool = True) -> Iterator[Events]:
         """Yields lists of events in file order, with None for a value that is no event. If
         `is_kept`, the caller keeps all events: raises TraceError first if memory is too small for
         them."""
@@ -231,10 +234,9 @@ class Stream:
         need = BASE_BYTES + MEMORY_PER_BYTE * size
         free = free_memory_bytes()
         if need > free:
-            bytes_ = {"size": size, "need": need, "free": free}
-            raise TraceError(self.path, Said("json_needs_memory", bytes_))
+            raise TraceError(self.path, Said("json_needs_memory", size=size, need=need, free=free))
 
-    def _typed(self, text: bytes) -> Sequence[Event | None] | None:
+    def _typed(self, text: bytes) -> Events | None:
         """Decodes a JSON list of events; None if the text is not a list. Text that a profiler would
         not write takes a slower parser."""
         if not (self._mends or _LONG.search(text)):
@@ -265,13 +267,15 @@ class Stream:
         """Error for invalid JSON after `count` events."""
         if not isinstance(error, json.JSONDecodeError):
             fault = str(error)[:MOST_OF_FAULT] or type(error).__name__
-            why = Said("json_invalid_after", {"error": fault, "count": count})
+            why = Said("json_invalid_after", error=fault, count=count)
             return TraceError(self.path, why)
         if "Unterminated" in error.msg or len(error.doc.rstrip()) - error.pos <= LONGEST_WORD:
-            return self._cut(Said("ends_after", {"error": error.msg, "count": count}))
+            return self._cut(Said("ends_after", error=error.msg, count=count))
         near = error.doc[max(0, error.pos - 20) : error.pos + 20]
-        numbers: Numbers = {"error": error.msg, "near": repr(near), "count": count}
-        return TraceError(self.path, with_formats(Said("json_damaged_at", numbers)))
+        return TraceError(
+            self.path,
+            with_formats(Said("json_damaged_at", error=error.msg, near=repr(near), count=count)),
+        )
 
     def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
         """Reads up to the first event. Returns the text from there on, and the opening that makes
@@ -281,7 +285,7 @@ class Stream:
             buffer += chunk
             text = buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             if text[:1] not in (b"{", b"[", b""):
-                begin = Said("no_json", {"begin": repr(text[:12])})
+                begin = Said("no_json", begin=repr(text[:12]))
                 raise TraceError(self.path, with_formats(begin))
             if text[:1] == b"[":
                 return text[1:], b"["
@@ -293,12 +297,12 @@ class Stream:
             if len(buffer) >= HEAD_BYTES:
                 break
         if isinstance(problem := self._parsed(buffer), Exception):
-            why = Said("json_invalid", {"error": str(problem)[:MOST_OF_FAULT]})
+            why = Said("json_invalid", error=str(problem)[:MOST_OF_FAULT])
             raise TraceError(self.path, with_formats(why))
         raise TraceError(self.path, with_formats(Said("no_trace_events")))
 
     def _cut(self, why: Said) -> TraceError:
-        return TraceError(self.path, Said("cut_in_the_middle", {"why": why}))
+        return TraceError(self.path, Said("cut_in_the_middle", why=why))
 
 
 def _foreign(path: Path, begin: bytes) -> str:

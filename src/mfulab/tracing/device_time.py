@@ -24,7 +24,16 @@ from mfulab.tracing.intervals import (
 )
 from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.shares import MULTIPLYING, SPENT, KernelRow, operator_name
-from mfulab.tracing.trace import COMMUNICATION, COMPUTE, COPY, KINDS, Chosen, Indices, Times
+from mfulab.tracing.trace import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    KINDS,
+    Chosen,
+    Columns,
+    Indices,
+    Times,
+)
 
 LONG_NS = 1_000_000  # in a longer gap the host did something else: no launch takes 1 ms
 LONGEST_GAPS = 5
@@ -69,28 +78,17 @@ def shapes_text(shapes: Sequence[Any]) -> str:
     return "·".join("×".join(map(str, sides)) for sides in flat if sides)
 
 
-@dataclass(frozen=True)
-class Executed:
-    """Activities of a device that overlap a window, as columns with one row per activity."""
+@dataclass
+class Executed(Columns):
+    """Activities of a device that overlap a window, one row per activity."""
 
     index: Indices  # of `Trace.activities`
-    begin: Times
-    end: Times
     kind: Indices  # index of `KINDS`
     name: Indices  # index of `Trace.names`
     product: Indices  # index of the product's host call; -1 if there is none
     operator: Indices  # index of the outermost operator's host call; -1 if there is none
     by_graph: Chosen  # launched as part of a graph
     launch: Indices  # index of `Trace.launches`; -1 if none is linked
-
-    @property
-    def lengths(self) -> Times:
-        """Length of each activity in ns."""
-        return self.end - self.begin
-
-    def where(self, chosen: Chosen | Indices) -> Intervals:
-        """Intervals of some of the activities, chosen by mask or index."""
-        return Intervals(self.begin[chosen], self.end[chosen])
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ def _classify(facts: OfWindow, executed: Executed, counted: set[int]) -> dict[st
 def _find_gaps(facts: OfWindow, executed: Executed) -> Idle:
     """Finds the idle gaps, each with the activity that ended it and the cause."""
     span = facts.window.span
-    busy = union(clip(Intervals(executed.begin, executed.end), *span))
+    busy = union(clip(executed.where(), *span))
     spans = gaps(busy, *span)
     # The last gap may end with the window: -1.
     order = np.append(np.argsort(executed.begin, kind="stable"), -1)
@@ -277,7 +275,7 @@ class DeviceTime:
             return Said("no_compute_kernel")
         if self.spent["graph"] > MOST_OF_GRAPHS * compute:
             share = 100 * self.spent["graph"] / compute
-            return Said("mostly_by_graph", {"share": share})
+            return Said("mostly_by_graph", share=share)
         operator = self.executed.operator
         operators = np.unique(operator[operator >= 0])
         compiled = self.trace.named(lambda name: name.startswith(COMPILED))

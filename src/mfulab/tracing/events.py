@@ -21,6 +21,7 @@ from mfulab.tracing.chrome import (
     NO_ARGS,
     Args,
     Event,
+    Events,
     Stream,
     nanoseconds,
     with_formats,
@@ -32,6 +33,7 @@ from mfulab.tracing.trace import (
     MODULE,
     UPDATE,
     Call,
+    CallArguments,
     Collective,
     Indices,
     Pair,
@@ -137,9 +139,9 @@ class _Intake:
 
     def _times_missing(self) -> Said | None:
         if self.timeless:
-            return Said("events_without_times", {"count": self.timeless})
+            return Said("events_without_times", count=self.timeless)
         if self.endless:
-            return Said("events_without_end", {"count": self.endless})
+            return Said("events_without_end", count=self.endless)
         return None
 
     def _nothing_recorded(self, count: int) -> Said | None:
@@ -150,8 +152,8 @@ class _Intake:
         why = Said("foreign_trace")
         if self.odd:
             key = "all_are_no_events" if self.odd == count else "some_are_no_events"
-            odd = Said(key, {"odd": self.odd, "count": count})
-            why = Said("both", {"first": why, "second": odd})
+            odd = Said(key, odd=self.odd, count=count)
+            why = Said("both", first=why, second=odd)
         return with_formats(why)
 
     def _no_work(self, metadata: Content) -> Said | None:
@@ -160,31 +162,31 @@ class _Intake:
         if self.recorder.executed:
             return None
         if self.ranges:
-            return Said("range_profiler_alone", {"count": self.ranges, "kind": RANGE})
+            return Said("range_profiler_alone", count=self.ranges, kind=RANGE)
         if self.unknown:
-            return Said("unknown_kinds_alone", {"kinds": self._kinds()})
+            return Said("unknown_kinds_alone", kinds=self._kinds())
         properties = metadata.get("deviceProperties")  # listed even if no GPU was traced
         if not isinstance(properties, list) or not properties:
             return None
         name = properties[0].get("name") if isinstance(properties[0], dict) else properties[0]
         advice = recording_advice(str(name))
-        return Said("no_gpu_events", {"device": repr(name), "advice": advice})
+        return Said("no_gpu_events", device=repr(name), advice=advice)
 
     def notes(self) -> list[Said]:
         """Notes on events that were left out."""
         notes = []
         if self.odd:
-            notes = [Said("odd_events", {"count": self.odd})]
+            notes = [Said("odd_events", count=self.odd)]
         if self.ranges:
-            notes.append(Said("range_profiler", {"count": self.ranges}))
+            notes.append(Said("range_profiler", count=self.ranges))
         if self.unknown:
-            notes.append(Said("unknown_kinds", {"kinds": self._kinds()}))
+            notes.append(Said("unknown_kinds", kinds=self._kinds()))
         return notes
 
     def _kinds(self) -> str:
         return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
 
-    def batch(self, events: Sequence[Event | None]) -> None:
+    def batch(self, events: Events) -> None:
         """Adds a batch of events: all of one kind at once if they are as a profiler writes them,
         else one by one."""
         of_kind: list[list[Event]] = [[] for _ in _NAMES]
@@ -336,11 +338,11 @@ class _Intake:
             self.unknown[printable(kind)[:MOST_LETTERS]] += 1
 
 
-def _calls(columns: _Columns, annotations: Sequence[bool]) -> dict[int, Call]:
+def _calls(columns: _Columns, annotations: Sequence[bool]) -> CallArguments:
     """Arguments by index of the host calls whose arguments are kept."""
     names = columns.names
     multiplying = set(filter(is_traced_matmul, set(names)))
-    calls = dict[int, Call]()
+    calls = CallArguments()
     for index, arg in enumerate(columns.args):
         has_shapes = arg.shapes is not UNSET or arg.old_shapes
         if has_shapes or names[index] in multiplying:

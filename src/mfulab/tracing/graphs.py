@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.tiles import multiplies
 from mfulab.tracing.trace import (
@@ -57,14 +57,15 @@ def joined(trace: Trace, capture: Trace) -> Trace:
         begin = int(trace.launches.begin[launched[replay[0]]])
         added.replay(replay, begin)
     owned = trace.owned | added.owned
-    counts: Numbers = {
-        "matched": len(owned),
-        "count": len(kernels),
-        "replays": len(replays),
-        "file": capture.path.name,
-    }
-    notes = [*trace.notes, Said("graph_joined", counts)]
-    return replace(trace, names=list(added.names), host=added.host(), owned=owned, notes=notes)
+    note = Said(
+        "graph_joined",
+        matched=len(owned),
+        count=len(kernels),
+        replays=len(replays),
+        file=capture.path.name,
+    )
+    names = list(added.names)
+    return replace(trace, names=names, host=added.host(), owned=owned, notes=[*trace.notes, note])
 
 
 class _Added:

@@ -75,7 +75,7 @@ class HostTime:
         return of_calls
 
     def _spans(self, chosen: Indices | Chosen) -> Intervals:
-        return Intervals(self.trace.host.begin[chosen], self.trace.host.end[chosen])
+        return self.trace.host.where(chosen)
 
     def readings(self) -> Readings:
         """Shares of the window by column; a value that is None has its reason."""
@@ -121,7 +121,7 @@ class HostTime:
         it."""
         host = self.trace.host
         times = Counter[str]()
-        lengths = host.end - host.begin
+        lengths = host.lengths
         for call in self.outer.tolist():
             if call not in self.roots:
                 times[self._name(call)] += int(lengths[call])

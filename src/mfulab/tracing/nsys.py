@@ -72,7 +72,7 @@ def read(path: Path) -> list[Trace]:
 def damaged_export(error: Exception, command: str) -> Said:
     """Reason why a damaged export cannot be read, with the command that writes it anew."""
     fault = str(error).partition("\n")[0][:MOST_OF_FAULT]
-    return Said("damaged_export", {"error": fault, "command": command})
+    return Said("damaged_export", error=fault, command=command)
 
 
 class Tables(Protocol):
@@ -190,7 +190,7 @@ class Export:
         TraceError if the table lacks them."""
         present = self._columns(table)
         if present and not {"start", "end"} <= present:
-            raise TraceError(self.path, Said("table_without_times", {"table": table}))
+            raise TraceError(self.path, Said("table_without_times", table=table))
         for begin, end, *others in self._rows(table, "start", "end", *columns):
             # a range may never have ended
             if begin is not None and end is not None and begin <= end:

@@ -250,10 +250,10 @@ def trace_readings(
     except TraceError as error:
         return untraced(error.why), None  # without the name of the pass's own temporary file
     if is_gpu(device) and not analysis.on_gpu:
-        why = Said("torch_sees_none", {"device": device.type})
+        why = Said("torch_sees_none", device=device.type)
         if device.type == GPU:
             why = Said("cupti_refused")
-        return untraced(Said("no_kernel_in_trace", {"why": why})), None
+        return untraced(Said("no_kernel_in_trace", why=why)), None
     wanted: Sequence[str] = READ
     if not analysis.on_gpu:
         wanted = ("kernel_busy_percent", *OF_OPERATORS)

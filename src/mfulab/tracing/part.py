@@ -3,22 +3,22 @@ a fixed amount of memory."""
 
 import functools
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from mfulab.core.said import Said
-from mfulab.tracing.chrome import Event, Stream, nanoseconds
+from mfulab.tracing.chrome import Event, Events, Stream, nanoseconds
+from mfulab.tracing.trace import Floats
 from mfulab.tracing.window import is_step
 
 LARGE_BYTES = 1 << 30  # unpacked; smaller files are read whole
 MOST_EVENTS = 400_000  # kept, unless one step has more
 SAMPLED = 16  # one of so many events is sampled, to estimate how many begin between two times
 MARGIN = 0.5  # of the longest step, on both sides: devices lag behind the host
-Ranges = npt.NDArray[np.float64]  # rows of begin and end, µs
+Ranges = Floats  # rows of begin and end, µs
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TracePart:
     last_mark: float
     note: Said
 
-    def kept(self, events: Sequence[Event | None]) -> list[Event | None]:
+    def kept(self, events: Events) -> list[Event | None]:
         """Events of this part, and those that have no time."""
         return [event for event in events if event is None or self._holds(event)]
 
@@ -64,7 +64,7 @@ def part_of(path: Path) -> TracePart | None:
     return _of_time(times)
 
 
-def _begins(events: Sequence[Event | None]) -> Iterator[float]:
+def _begins(events: Events) -> Iterator[float]:
     """Yields the begins (µs) of events that have a length."""
     for event in events:
         if event is None or event.ph != "X":
@@ -74,7 +74,7 @@ def _begins(events: Sequence[Event | None]) -> Iterator[float]:
             yield time
 
 
-def _marks(events: Sequence[Event | None]) -> Iterator[tuple[float, float]]:
+def _marks(events: Events) -> Iterator[tuple[float, float]]:
     """Yields begin and end (µs) of each mark of a step."""
     for event in events:
         if event is None or not _is_mark(event):
@@ -85,7 +85,7 @@ def _marks(events: Sequence[Event | None]) -> Iterator[tuple[float, float]]:
             yield begin, begin + length / 1000
 
 
-def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> TracePart:
+def _of_steps(marks: Ranges, times: Floats) -> TracePart:
     """Part with the middle step and as many steps around it as there is room for."""
     first = last = len(marks) // 2
     while last - first + 1 < len(marks):
@@ -97,21 +97,18 @@ def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> TracePart:
         first, last = before, after
     chosen = marks[first : last + 1]
     begin, end = _reach(chosen)
-    numbers = {
-        "steps": len(chosen),
-        "all": len(marks),
-        "percent": 100 * _events(times, begin, end) / (SAMPLED * len(times)),
-    }
-    return TracePart(begin, end, chosen[0, 0], chosen[-1, 1], Said("part_of_steps", numbers))
+    share = 100 * _events(times, begin, end) / (SAMPLED * len(times))
+    note = Said("part_of_steps", steps=len(chosen), all=len(marks), percent=share)
+    return TracePart(begin, end, chosen[0, 0], chosen[-1, 1], note)
 
 
-def _of_time(times: npt.NDArray[np.float64]) -> TracePart:
+def _of_time(times: Floats) -> TracePart:
     """Middle part of a file without marks of steps."""
     room = MOST_EVENTS // SAMPLED
     first = (len(times) - room) // 2
     begin, end = times[[first, first + room]].tolist()
     share = 100 * room / len(times)
-    return TracePart(begin, end, begin, end, Said("part_of_time", {"percent": share}))
+    return TracePart(begin, end, begin, end, Said("part_of_time", percent=share))
 
 
 def _reach(marks: Ranges) -> tuple[float, float]:
@@ -121,7 +118,7 @@ def _reach(marks: Ranges) -> tuple[float, float]:
     return float(marks[0, 0]) - margin, float(marks[:, 1].max()) + margin
 
 
-def _events(times: npt.NDArray[np.float64], begin: float, end: float) -> int:
+def _events(times: Floats, begin: float, end: float) -> int:
     """Estimated number of events that begin between two times."""
     first, last = np.searchsorted(times, (begin, end))
     return SAMPLED * int(last - first)

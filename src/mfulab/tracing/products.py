@@ -9,8 +9,10 @@ import numpy as np
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.parts import drop_none
 from mfulab.core.said import Said
+from mfulab.flops.cost import Matmul
 from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
+from mfulab.tracing.intervals import length
 from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.shares import operator_name
 from mfulab.tracing.trace import COMPUTE, Call
@@ -35,7 +37,7 @@ class Product:
     flops: int = 0
     causal_flops: int = 0
     executed_flops: int = 0
-    matmul: tuple[int, int, int, int] | None = None
+    matmul: Matmul | None = None
     tile: tuple[int, ...] | None = None
     # operations that its kernel executes ÷ counted FLOPs; None if unknown
     executed_ratio: float | None = None
@@ -253,15 +255,14 @@ def _runs(facts: OfWindow, device: int | None) -> Iterator[_Run]:
                 roots.append(root)
     for root in roots:
         launched = kernels.get(root, [])
-        times = activities.end[launched] - activities.begin[launched]
-        yield _Run(root, int(times.sum()), launched)
+        yield _Run(root, length(activities.where(launched)), launched)
 
 
 def _host_runs(facts: OfWindow) -> Iterator[_Run]:
     """Yields the product calls of a trace without devices, with their own time on the host."""
     host = facts.trace.host
     roots = facts.roots
-    times = host.end - host.begin
+    times = host.lengths
     around = facts.attribution.around[roots]
     own = times.copy()
     # A product of unknown FLOPs keeps its time without the products inside it.

@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import drop_none
 from mfulab.core.said import Numbers, Said
 from mfulab.tracing.of_window import OfWindow
-from mfulab.tracing.trace import COMMUNICATION, Times
+from mfulab.tracing.trace import COMMUNICATION, Floats, Indices, Times
 
 MOST_CALLS = 3000  # calls of collectives that a summary keeps: some 60 kB
 MOST_LETTERS = 120  # of a kernel's name
@@ -194,7 +193,7 @@ class _Shared:
 
     count: int
     shortest: Times
-    last: npt.NDArray[np.int64]
+    last: Indices
     ranks: int = 1
     alike: bool = True  # True if all ranks made equally many calls
     longest_wait: int = 0
@@ -244,7 +243,7 @@ class _Joined:
         shared.shortest = np.where(shorter, lengths[:kept], shared.shortest[:kept])
         shared.last = np.where(shorter, rank, shared.last[:kept])
 
-    def add_waits(self, summary: RankSummary) -> tuple[float, float, npt.NDArray[np.float64]]:
+    def add_waits(self, summary: RankSummary) -> tuple[float, float, Floats]:
         """Returns the ns that a rank sent, waited in all, and waited for each rank. Adds them to
         the sums of each collective."""
         sending = 0.0
@@ -435,14 +434,12 @@ def _skews(joined: _Joined, steps: int) -> list[Skew]:
     return sorted(skews, key=lambda skew: -skew.sending_ms - skew.waiting_ms)
 
 
-def _verdict(
-    ranks: list[RankTimes], caused: npt.NDArray[np.float64], matched: bool
-) -> tuple[Said, str | None]:
+def _verdict(ranks: list[RankTimes], caused: Floats, matched: bool) -> tuple[Said, str | None]:
     """Sentence on the job, and the rank that the others wait for; None if none stands out."""
     if len(ranks) < 2:
-        return Said("rank_alone", {"rank": ranks[0].rank}), None
+        return Said("rank_alone", rank=ranks[0].rank), None
     if not matched:
-        return Said("ranks_unmatched", {"count": len(ranks)}), None
+        return Said("ranks_unmatched", count=len(ranks)), None
     step = float(np.median([times.step_ms for times in ranks]))
     waiting = float(np.mean([times.waiting_ms for times in ranks]))
     times_waited: Numbers = {"waiting_ms": waiting, "percent": 100 * waiting / step}
@@ -456,7 +453,7 @@ def _verdict(
         names = ", ".join(ranks[index].rank for index in sorted(order[:count][:8].tolist()))
         if count > 8:
             names += ", …"
-        return Said("ranks_in_turn", {**times_waited, "count": count, "ranks": names}), None
+        return Said("ranks_in_turn", **times_waited, count=count, ranks=names), None
     more = {}
     for name in ("compute", "copy", "idle"):
         own_ms = attrgetter(f"{name}_ms")
@@ -464,11 +461,12 @@ def _verdict(
     cause = max(more, key=lambda name: more[name])
     if more[cause] < LEAST_CAUSE * slowest.waited_for_ms:
         cause = "unknown"
-    numbers: Numbers = {
+    verdict = Said(
+        f"rank_slowest_{cause}",
         **times_waited,
-        "rank": slowest.rank,
-        "waited_ms": slowest.waited_for_ms,
-        "share": 100 * float(shares[0]),
-        "more_ms": more.get(cause, 0.0),
-    }
-    return Said(f"rank_slowest_{cause}", numbers), slowest.rank
+        rank=slowest.rank,
+        waited_ms=slowest.waited_for_ms,
+        share=100 * float(shares[0]),
+        more_ms=more.get(cause, 0.0),
+    )
+    return verdict, slowest.rank

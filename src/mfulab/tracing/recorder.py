@@ -18,6 +18,7 @@ from mfulab.core.said import Said
 from mfulab.tracing.trace import (
     Activities,
     Call,
+    CallArguments,
     Chosen,
     Collective,
     HostCalls,
@@ -57,7 +58,7 @@ class Recorder:
         self._host = array("q")
         self._launches = array("q")
         self._collectives = list[Transfer]()
-        self._calls: dict[int, Call] = {}
+        self._calls: CallArguments = {}
         self._shared: dict[bytes, Call] = {}
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class Recorder:
     ) -> None:
         """Adds one operator or annotation. `thread` is a process and a thread of it; `call` holds
         the arguments, if they are recorded."""
-        calls = dict[int, Call]()
+        calls = CallArguments()
         if call is not None:
             calls[0] = call
         shared = self._shared_calls(calls)
@@ -128,7 +129,7 @@ class Recorder:
         names: Sequence[str],
         threads: Sequence[Pair],
         numbers: Sequence[Numbers],
-        calls: dict[int, Call],
+        calls: CallArguments,
     ) -> None:
         """Adds many operators or annotations at once. `numbers` are external ids, flags for forward
         and annotation, and sequence numbers. `calls` holds arguments by index among these calls."""
@@ -136,11 +137,11 @@ class Recorder:
         self._extend(self._host, *spans, self._numbers(names), self._of_threads(threads), *numbers)
         self._calls |= shared
 
-    def _shared_calls(self, calls: dict[int, Call]) -> dict[int, Call]:
+    def _shared_calls(self, calls: CallArguments) -> CallArguments:
         """Arguments of the calls that are added next, by the index that each will have. Equal
         arguments are kept once."""
         first = len(self._host) // 8
-        shared = dict[int, Call]()
+        shared = CallArguments()
         for index, call in calls.items():
             key = marshal.dumps((call.name, call.shapes, call.types, call.values), 0)
             if key not in self._shared:
@@ -237,8 +238,7 @@ def _checked(trace: Trace, devices: Indices) -> Trace:
         if len(delays):
             apart = -float(np.median(delays))
         if apart > CLOCKS_APART_NS:
-            clocks = {"device": device, "apart": apart / 1e9}
-            raise TraceError(trace.path, Said("clocks_apart", clocks))
+            raise TraceError(trace.path, Said("clocks_apart", device=device, apart=apart / 1e9))
         if cut := _trim(activities, mine):
             trace.trimmed[device] = cut
     return trace
@@ -266,7 +266,7 @@ def _without_impossible(trace: Trace) -> Trace:
         return trace
     masks = np.split(is_possible, np.cumsum(list(map(len, columns[:2]))))
     kept = trace.chosen(*masks)
-    kept.notes.append(Said("impossible_times", {"count": int((~is_possible).sum())}))
+    kept.notes.append(Said("impossible_times", count=int((~is_possible).sum())))
     return kept
 
 
@@ -343,7 +343,7 @@ def _split(trace: Trace, threads: Sequence[Hashable], places: Sequence[Hashable]
         part.ranks = len(owners)
         distributed = {"rank": rank, "world_size": len(owners)}
         part.metadata = trace.metadata | {"distributedInfo": distributed}
-        said = Said("one_of_processes", {"process": label.strip(), "count": len(owners)})
+        said = Said("one_of_processes", process=label.strip(), count=len(owners))
         part.notes.append(said)
         traces.append(part)
     return traces

@@ -33,7 +33,7 @@ def read(path: Path) -> list[Trace]:
         processes = content["rocprofiler-sdk-tool"]
     except ValueError as error:
         message = str(error)[:MOST_OF_FAULT]
-        raise TraceError(path, Said("damaged_rocprof", {"error": message})) from None
+        raise TraceError(path, Said("damaged_rocprof", error=message)) from None
     recorder = Recorder(path)
     properties = list[Content]()
     count = 0
@@ -43,7 +43,7 @@ def read(path: Path) -> list[Trace]:
             properties += process.properties
             count += process.record()
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise TraceError(path, Said("unknown_rocprof", {"error": fault(error)})) from None
+        raise TraceError(path, Said("unknown_rocprof", error=fault(error))) from None
     if not recorder.executed:
         raise TraceError(path, Said("rocprof_without_kernels"))
     return recorder.done({"deviceProperties": properties}, count)

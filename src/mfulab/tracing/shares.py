@@ -84,8 +84,7 @@ def operator_name(name: str) -> str:
 
 def waits(trace: Trace) -> Intervals:
     """Intervals in which the host waited for its DataLoader."""
-    chosen = trace.named(LOADER.search)[trace.host.name]
-    return Intervals(trace.host.begin[chosen], trace.host.end[chosen])
+    return trace.host.where(trace.named(LOADER.search)[trace.host.name])
 
 
 def lengths_by_name(

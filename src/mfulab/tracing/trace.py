@@ -15,10 +15,12 @@ from mfulab.core.errors import EXTRAS, UnsupportedError, installs
 from mfulab.core.parts import Content
 from mfulab.core.said import Said, of_source
 from mfulab.tracing.communication import communicates
+from mfulab.tracing.intervals import Intervals, Times
 
-Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Chosen = npt.NDArray[np.bool_]
+ALL = slice(None)
 Span = tuple[int, int]  # begin and end
 Pair = tuple[Hashable, Hashable]  # a process and a thread or device of it
 
@@ -92,7 +94,7 @@ def lacking(wanted: str, package: str) -> Said:
     """Reason why a file cannot be read without a package, and how to install it. `wanted` is the
     message key of what is read."""
     install = installs(EXTRAS[package])
-    return Said("needs_package", {"wanted": Said(wanted), "package": package, "install": install})
+    return Said("needs_package", wanted=Said(wanted), package=package, install=install)
 
 
 def printable(name: str) -> str:
@@ -162,6 +164,15 @@ class Columns:
     def __len__(self) -> int:
         return len(self.begin)
 
+    @property
+    def lengths(self) -> Times:
+        """Length of each event in ns."""
+        return self.end - self.begin
+
+    def where(self, chosen: Chosen | Indices | list[int] | slice = ALL) -> Intervals:
+        """Intervals of the events, or of some, chosen by mask or index."""
+        return Intervals(self.begin[chosen], self.end[chosen])
+
     def columns(self) -> list[npt.NDArray[Any]]:
         """The columns, in the order of their fields."""
         return [column for column in vars(self).values() if isinstance(column, np.ndarray)]
@@ -184,6 +195,9 @@ class Activities(Columns):
     blocks: Indices
 
 
+CallArguments = dict[int, Call]  # recorded arguments by the index of the call
+
+
 @dataclass
 class HostCalls(Columns):
     """Operators and annotations on the host, one row per call."""
@@ -194,7 +208,7 @@ class HostCalls(Columns):
     forward: Chosen  # called with gradients enabled
     annotation: Chosen
     sequence: Indices  # autograd's number of an operator and its backward call; -1 if none
-    calls: dict[int, Call] = field(default_factory=dict)  # recorded arguments by index
+    calls: CallArguments = field(default_factory=dict)
 
     def chosen(self, mask: Chosen) -> Self:
         """Returns the calls selected by a mask with their arguments, in the same order."""

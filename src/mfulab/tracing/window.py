@@ -12,7 +12,7 @@ import numpy as np
 
 from mfulab.core.said import Said
 from mfulab.flops.registry.step import step_work
-from mfulab.tracing.intervals import Intervals, clip, length, union
+from mfulab.tracing.intervals import clip, length, union
 from mfulab.tracing.trace import (
     COMPUTE,
     COPY,
@@ -130,8 +130,9 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
         return [_whole_trace(trace, steps)]
     for window in found:
         if window.steps < 1 or window.length <= 0:
-            found_steps = {"steps": window.steps, "ns": window.length}
-            raise TraceError(trace.path, Said("no_whole_step", found_steps))
+            raise TraceError(
+                trace.path, Said("no_whole_step", steps=window.steps, ns=window.length)
+            )
     return [_with_outside(trace, window) for window in found]
 
 
@@ -158,16 +159,14 @@ def _whole_trace(trace: Trace, steps: int | None) -> Window:
 
 def _with_outside(trace: Trace, window: Window) -> Window:
     """Adds to the window's source the share of the file's work that lies outside."""
-    work = Intervals(trace.activities.begin, trace.activities.end)
+    work = trace.activities.where()
     if not len(trace.activities):
-        host = trace.host
-        operators = ~host.annotation
-        work = union(Intervals(host.begin[operators], host.end[operators]))
+        work = union(trace.host.where(~trace.host.annotation))
     total = length(work)
     outside = total - length(clip(work, *window.span))
     if outside < LEAST_OUTSIDE * total or not outside:
         return window
-    share = Said("outside_window", {"percent": 100 * outside / total})
+    share = Said("outside_window", percent=100 * outside / total)
     return replace(window, source=(*window.source, share))
 
 
@@ -221,7 +220,7 @@ def _with_dropped(windows: list[Window], count: int) -> list[Window]:
     """Adds to each window's source how many other windows are left out."""
     if not count:
         return windows
-    dropped = Said("windows_left_out", {"count": count, "most": MOST_WINDOWS})
+    dropped = Said("windows_left_out", count=count, most=MOST_WINDOWS)
     return [replace(window, source=(*window.source, dropped)) for window in windows]
 
 
@@ -289,7 +288,7 @@ def _engine_steps(trace: Trace) -> list[Window]:
     kept = _longest(list(longest.values()))
     for run in kept:
         kind = ranges[run[0].number].kind
-        how = Said("engine_steps", {"kind": kind, "count": counts[kind]})
+        how = Said("engine_steps", kind=kind, count=counts[kind])
         found.append(replace(_stretch(trace, run, how), phase=kind))
     return _with_dropped(found, len(longest) - len(kept))
 
@@ -330,8 +329,7 @@ class _MainStream:
     def __init__(self, trace: Trace) -> None:
         activities = trace.activities
         stream = _streams(activities)
-        times = activities.end - activities.begin
-        busy = np.bincount(stream, np.where(activities.kind == COMPUTE, times, 0))
+        busy = np.bincount(stream, np.where(activities.kind == COMPUTE, activities.lengths, 0))
         indices = np.flatnonzero(stream == busy.argmax())
         self.indices = indices[np.argsort(activities.begin[indices], kind="stable")]
         self.names = activities.name[self.indices]
@@ -367,7 +365,7 @@ def _repeating(trace: Trace) -> list[Window]:
             return []
         ends = main.indices[[found.first, found.last]]
         begin, end = trace.activities.begin[ends].tolist()
-        how = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
+        how = Said("repeating", name=trace.names[name][:MOST_LETTERS])
         return [Window(begin, end, found.steps, (how,), host_begin=called[0], host_end=called[1])]
     return []
 
@@ -405,7 +403,7 @@ def _is_most(activities: Activities, chosen: Indices) -> bool:
     begin = int(activities.begin[chosen[0]])
     end = int(activities.end[chosen].max())
     kernels = activities.kind != COPY
-    work = Intervals(activities.begin[kernels], activities.end[kernels])
+    work = activities.where(kernels)
     inside = length(clip(work, begin, end))
     return inside > 0 and inside >= LEAST_OF_TIME * length(work)
 
@@ -446,10 +444,10 @@ def _work(trace: Trace, run: Sequence[StepMark]) -> Times:
         times = trace.host.end[operators] - begin
     elif 2 * np.count_nonzero(linked) >= len(linked):
         begin = trace.launches.begin[launch[linked]]
-        times = (activities.end - activities.begin)[linked]
+        times = activities.lengths[linked]
     else:
         begin = activities.begin
-        times = activities.end - activities.begin
+        times = activities.lengths
     order = np.argsort(begin, kind="stable")
     before = np.concatenate(([0], np.cumsum(times[order])))
     since = np.searchsorted(begin[order], [mark.begin for mark in run])
@@ -512,13 +510,13 @@ def _stretch(trace: Trace, marks: list[StepMark], how: Said) -> Window:
     first, last = _on_device(trace, begin, end)
     source = [how]
     if first > begin:
-        source.append(Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}))
+        source.append(Said("earlier_work_left_out", ms=(first - begin) / 1e6))
     if last > end:
-        source.append(Said("launched_later", {"ms": (last - end) / 1e6}))
+        source.append(Said("launched_later", ms=(last - end) / 1e6))
     if len(run) < len(steps):
-        source.append(Said("warm_up_left_out", {"count": len(steps) - len(run)}))
+        source.append(Said("warm_up_left_out", count=len(steps) - len(run)))
     if len(steps) < len(marks):
-        source.append(Said("stubs_left_out", {"count": len(marks) - len(steps)}))
+        source.append(Said("stubs_left_out", count=len(marks) - len(steps)))
     return Window(
         begin=first,
         end=max(end, last),
@@ -543,7 +541,7 @@ def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     if not own.any():
         return begin, end
     stream = _streams(activities)
-    busy = np.bincount(stream[own], (activities.end - activities.begin)[own])
+    busy = np.bincount(stream[own], activities.lengths[own])
     main = stream == busy.argmax()
     mine = np.flatnonzero(own & main)
     first = mine[activities.begin[mine].argmin()]
@@ -583,5 +581,5 @@ def _of_earlier_steps(
 
 def _waited_ns(activities: Activities, launched: int, began: int) -> int:
     """Nanoseconds between a launch and its work in which the device was idle."""
-    work = Intervals(activities.begin, activities.end)
+    work = activities.where()
     return began - launched - length(union(clip(work, launched, began)))

@@ -68,14 +68,14 @@ def read(path: Path) -> list[Trace]:
         raise TraceError(path, lacking("jax_profile", "google.protobuf")) from None
     except Exception as error:  # protobuf's own, which has no class of the standard library
         replaced = content.count(b"\xef\xbf\xbd")
-        why = Said("bytes_replaced", {"count": replaced}) if replaced else as_told(error)
-        raise TraceError(path, Said("damaged_profile", {"why": why})) from None
+        why = Said("bytes_replaced", count=replaced) if replaced else as_told(error)
+        raise TraceError(path, Said("damaged_profile", why=why)) from None
     recorder = Recorder(path)
     properties = list[Content]()
     try:
         events = _take(recorder, properties, list(map(_Plane, space.planes)))
     except Exception as error:  # protobuf's own too, of the modules in it
-        raise TraceError(path, Said("damaged_profile", {"why": as_told(fault(error))})) from None
+        raise TraceError(path, Said("damaged_profile", why=as_told(fault(error)))) from None
     if not recorder.executed:
         raise TraceError(path, Said("no_device_plane"))
     return recorder.done({"deviceProperties": properties}, events)

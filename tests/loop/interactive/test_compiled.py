@@ -153,7 +153,7 @@ def test_compiled_code_that_is_guarded_against_hooks_meets_none(monkeypatch):
     hooks = []
     with mfulab.measure(model, quiet=True, ceiling_s=0) as window:
         for _ in range(STEPS):
-            if not window._phases.counting:  # else nothing runs compiled
+            if not window._loop.phases.counting:  # else nothing runs compiled
                 hooks += [*nn.modules.module._global_forward_pre_hooks, *model._forward_pre_hooks]
             loss().backward()
             window.step()

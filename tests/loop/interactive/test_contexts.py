@@ -223,7 +223,7 @@ def run(actions) -> None:
         wrong = [
             pair for pair in zip(by_hand, costs, strict=True) if pair[1] not in (pair[0], None)
         ]
-        assert not wrong, (costs, by_hand, window._phases.failure)
+        assert not wrong, (costs, by_hand, window._loop.phases.failure)
 
 
 ANY = st.one_of(

@@ -714,7 +714,7 @@ def found_steps(made: Loop) -> Iterator[tuple[int, int | None]]:
     timed = [step for step in window._steps if not step.counted] or window._steps
     known = [step.cost.model for step in timed if step.cost is not None]
     assert window.row["flops"] == (pytest.approx(sum(known) / len(known)) if known else None)
-    assert len(sure) >= made.known, window._phases.failure
+    assert len(sure) >= made.known, window._loop.phases.failure
     return zip(
         by_hand[made.lost :],
         [None if step.cost is None else step.cost.model for step in window._steps],

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from mfulab.loop.interactive import script
+from mfulab.loop.interactive.split import Split
 from mfulab.timing.clocks import HostClock
 
 
@@ -41,8 +42,8 @@ def fail(error: Exception) -> None:
 def test_the_loader_of_a_mean_step_is_shown_where_only_some_batches_wait(period):
     clock, model = Scripted(), torch.nn.Linear(2, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script, "clock_for", lambda device: clock)
-        split = script.Split([model], torch.device("cpu"), fail)
+        patch.setattr("mfulab.loop.interactive.split.clock_for", lambda device: clock)
+        split = Split([model], torch.device("cpu"), fail)
         try:
             for batch in DataLoader(Fed(clock, period)):
                 model(batch).sum().backward()

@@ -285,7 +285,7 @@ def check(make: Callable[[], Made]) -> None:
     losses, window, by_hand = run(make, is_measured=True)
     assert losses == plain
     counted = [step.cost and step.cost.model for step in window._steps]
-    assert counted == by_hand, window._phases.failure
+    assert counted == by_hand, window._loop.phases.failure
 
 
 @pytest.mark.parametrize("make", LOOPS, ids=lambda make: make.__name__)

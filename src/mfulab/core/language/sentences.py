@@ -2,24 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from mfulab.core.language import Texts
+from mfulab.core.said import Said
 
 SECTIONS = ("verdict", "reasons")  # of the catalogues, searched for keys in this order
-
-
-@runtime_checkable
-class Keyed(Protocol):
-    """A sentence as a key and the numbers in it, such as `mfulab.core.said.Said`."""
-
-    @property
-    def key(self) -> str:
-        """Key in the catalogues."""
-
-    @property
-    def numbers(self) -> Mapping[str, object]:
-        """Numbers by their names in the sentence."""
 
 
 def sentence(key: str, numbers: Mapping[str, object], language: str = "en") -> str:
@@ -54,6 +42,6 @@ def _in_words(value: object, language: str) -> object:
     unchanged."""
     if isinstance(value, Mapping):
         return reason(value, language)
-    if isinstance(value, Keyed):
+    if isinstance(value, Said):
         return sentence(value.key, value.numbers, language)
     return value

@@ -2,11 +2,12 @@
 key, are shown unchanged."""
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts
 from mfulab.core.language.sentences import reason, sentence
+from mfulab.core.parts import Row, is_number
 from mfulab.core.said import Said, of_cell
 
 # Operators of an optimiser's update. Those in UPDATES occur in no model; those in IN_UPDATES count
@@ -79,7 +80,7 @@ def reasons(cell: str | None, language: str = "en") -> str:
     return "; ".join(f"{column}: {reason(why, language)}" for column, why in _read(cell).items())
 
 
-def note(row: Mapping[str, object], uncounted: str | None = None, language: str = "en") -> str:
+def note(row: Row, uncounted: str | None = None, language: str = "en") -> str:
     """The sentence of a row's `mfu_note`, or "". `uncounted` is the message of the run that counted
     the model's FLOPs, if any."""
     key = _text(row, "mfu_note")
@@ -92,9 +93,7 @@ def note(row: Mapping[str, object], uncounted: str | None = None, language: str 
     return ""
 
 
-def columns(
-    row: Mapping[str, object], uncounted: str | None = None, language: str = "en"
-) -> dict[str, str]:
+def columns(row: Row, uncounted: str | None = None, language: str = "en") -> dict[str, str]:
     """The verdict columns of a profile row in words; empty columns stay empty."""
     verdict = Texts(language).name("cause", _text(row, "verdict"))
     disturbed = disturbance(row, language)
@@ -117,7 +116,7 @@ def columns(
     return words
 
 
-def disturbance(row: Mapping[str, object], language: str = "en") -> str:
+def disturbance(row: Row, language: str = "en") -> str:
     """Says what slowed a row down, in addition to its verdict. "" if nothing did, there is no
     verdict, or the verdict says so itself. Slow states of the machine are named only if nothing
     else is, since other load causes them."""
@@ -130,16 +129,16 @@ def disturbance(row: Mapping[str, object], language: str = "en") -> str:
     return reason(slowed, language)
 
 
-def padded_side(row: Mapping[str, object]) -> Mapping[str, float]:
+def padded_side(row: Row) -> Mapping[str, float]:
     """Numbers of the matmul that gains most from padding a side. Empty if there is none, or if the
     cell, which may come from elsewhere, does not hold them."""
     numbers = _read(_text(row, "misaligned"))
-    if all(_is_number(numbers.get(name)) for name in PADDED_SIDE):
+    if all(is_number(numbers.get(name)) for name in PADDED_SIDE):
         return numbers
     return {}
 
 
-def misaligned(row: Mapping[str, object], language: str = "en") -> str:
+def misaligned(row: Row, language: str = "en") -> str:
     """The sentence about the matmul that gains most from padding a side; "" if there is none."""
     numbers = padded_side(row)
     if numbers:
@@ -155,9 +154,7 @@ def part_of_step(part: str, is_cpu: bool, text: Texts) -> str:
     return names(part)
 
 
-def operator(
-    name: str, share: float | None, row: Mapping[str, object], language: str = "en"
-) -> str:
+def operator(name: str, share: float | None, row: Row, language: str = "en") -> str:
     """An operator in words, followed by its name. In training, operators of the optimiser are
     called its update; common ones such as aten::mul only if its phase takes at least `share`
     percent."""
@@ -171,7 +168,7 @@ def operator(
     return f"{word} ({name})"
 
 
-def is_update(name: str, share: float | None, row: Mapping[str, object]) -> bool:
+def is_update(name: str, share: float | None, row: Row) -> bool:
     """True for an operator of the optimiser's update. A common one such as aten::mul counts only if
     the optimiser's phase takes at least `share` percent of the step."""
     if row.get("mode") != "training":
@@ -180,29 +177,25 @@ def is_update(name: str, share: float | None, row: Mapping[str, object]) -> bool
         return True
     phase_ms = row.get("optimiser_ms")
     time_s = row.get("time_s")
-    if name not in IN_UPDATES or not (_is_number(phase_ms) and _is_number(time_s)):
+    if name not in IN_UPDATES or not (is_number(phase_ms) and is_number(time_s)):
         return False
-    return _is_number(share) and time_s > 0 and phase_ms / time_s / 10 >= share
+    return is_number(share) and time_s > 0 and phase_ms / time_s / 10 >= share
 
 
-def longest_operator(row: Mapping[str, object]) -> tuple[str, float | None]:
+def longest_operator(row: Row) -> tuple[str, float | None]:
     """Name of the operator that a verdict's sentence names, and its share in percent. The name is
     empty if there is none; the share is None if it is no number."""
     said = numbers_of(row)
     share = said.get("share")
-    return str(said.get("name") or ""), share if _is_number(share) else None
+    return str(said.get("name") or ""), share if is_number(share) else None
 
 
-def numbers_of(row: Mapping[str, object]) -> Mapping[str, Any]:
+def numbers_of(row: Row) -> Mapping[str, Any]:
     """Numbers of the sentence of a row's verdict, by their names; empty if it has none."""
     return _read(_text(row, "verdict_numbers"))
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float)
-
-
-def _text(row: Mapping[str, object], name: str) -> str:
+def _text(row: Row, name: str) -> str:
     return str(row.get(name) or "")
 
 

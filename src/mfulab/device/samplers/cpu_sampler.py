@@ -3,7 +3,7 @@ energy."""
 
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import psutil
 from mfulab.core.said import Said
 from mfulab.device import system
 from mfulab.device.cpu import cgroup_cpu_seconds, system_seconds
-from mfulab.device.samplers.reading import Reading, Readings, Watched, energy, sampler
+from mfulab.device.samplers.reading import Now, Reading, Readings, Watched, energy, sampler
 
 PROCESS = "process CPU time ÷ (wall × cores that its threads fill)"
 SYSTEM = "/proc/stat, the CPUs that this process may use"
@@ -152,7 +152,7 @@ def _share(part_s: float | None, whole_s: float | None, source: str, wall_s: flo
 
 
 @sampler
-def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_counter) -> Watched:
+def rapl_sampler(root: Path | None = None, now: Now = time.perf_counter) -> Watched:
     """Energy and mean power of all CPU packages over the window, including what other processes
     used."""
     packages = _packages(root or Path(system.ROOT, "sys/class/powercap"))
@@ -191,10 +191,9 @@ def _microjoules(packages: Sequence[Path], counter: str) -> list[int] | Said:
         try:
             values.append(int(path.read_text()))
         except OSError as error:
-            names = {"path": str(error.filename), "error": error.strerror}
-            return Said("root_alone_since", names)
+            return Said("root_alone_since", path=str(error.filename), error=error.strerror)
         except ValueError:
-            return Said("holds_no_number", {"path": str(path)})
+            return Said("holds_no_number", path=str(path))
     return values
 
 

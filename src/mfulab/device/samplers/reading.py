@@ -30,7 +30,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):
-            given = Said("not_finite", {"source": self.source, "value": str(self.value)})
+            given = Said("not_finite", source=self.source, value=str(self.value))
             object.__setattr__(self, "reason", self.reason or given)
             object.__setattr__(self, "value", None)
 
@@ -45,6 +45,11 @@ class Reading:
 # Readings by name. Each name is a column of the row, with its unit (`sm_active_percent`).
 Readings = dict[str, Reading]
 Watched = Generator[None, None, Readings]  # yields once, for the window, and returns its readings
+
+
+Line = dict[str, float | None]  # values that a driver reports now, by column
+Probe = Callable[[], Line]
+Now = Callable[[], float]  # a clock, in seconds
 
 
 class Sampler(Protocol):

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, TextIO
 import psutil
 
 from mfulab.core.files import write_csv
+from mfulab.core.parts import drop_none
 from mfulab.core.said import Said
 from mfulab.device import gpu, is_gpu, vendors
 from mfulab.device.cpu import system_seconds
-from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, Reading, Readings
+from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, Line, Now, Probe, Reading, Readings
 
 if TYPE_CHECKING:
     import torch
 
 INTERVAL_S = 0.2
-Line = dict[str, float | None]
-Probe = Callable[[], Line]
 SOURCE = "polled each 0.2 s by a process of its own"
 # Columns averaged over the window, for which there is no better source. Utilization is left to
 # more direct sources.
@@ -140,27 +139,34 @@ def means(lines: list[Line], spans: list[tuple[float, float]], device: str) -> R
     maximum. Empty for a CPU."""
     if not is_gpu(device):
         return {}
+    inside = _lines_inside(lines, spans)
+    window_s = sum(end_s - begin_s for begin_s, end_s in spans)
+    few = None
+    if len(inside) < MINIMUM_SAMPLES:
+        few = Said("few_polls", count=len(inside))
+    readings: Readings = {}
+    for name, unit in AVERAGED.items():
+        values = drop_none(line.get(name) for line in inside)
+        reason = few
+        value = None
+        if not values:
+            reason = few or REFUSED_BY_DRIVER
+        elif few is None and name == "other_processes":
+            value = max(values)
+        elif few is None:
+            value = sum(values) / len(values)
+        readings[name] = Reading(value, unit, SOURCE, window_s, reason)
+    return readings
+
+
+def _lines_inside(lines: list[Line], spans: list[tuple[float, float]]) -> list[Line]:
+    """Lines whose time lies in one of the spans."""
     inside = []
     for line in lines:
         stamp = line["monotonic_s"] or 0.0
         if any(low <= stamp <= high for low, high in spans):
             inside.append(line)
-    window_s = sum(end_s - begin_s for begin_s, end_s in spans)
-    few = Said("few_polls", {"count": len(inside)}) if len(inside) < MINIMUM_SAMPLES else None
-    readings: Readings = {}
-    for name, unit in AVERAGED.items():
-        values = [value for line in inside if (value := line.get(name)) is not None]
-        reason = few
-        if not values:
-            reason = reason or REFUSED_BY_DRIVER
-        if reason:
-            value = None
-        elif name == "other_processes":
-            value = max(values)
-        else:
-            value = sum(values) / len(values)
-        readings[name] = Reading(value, unit, SOURCE, window_s, reason)
-    return readings
+    return inside
 
 
 def cpu_probe(pid: int, cores: float) -> Probe:
@@ -203,7 +209,7 @@ def poll(
     probe: Probe,
     wait: Callable[[], bool],
     output: TextIO,
-    now: Callable[[], float] = time.monotonic,
+    now: Now = time.monotonic,
 ) -> None:
     """Writes a CSV line of `probe` after each call of `wait`, until `wait` returns True. Time
     stamps are monotonic."""

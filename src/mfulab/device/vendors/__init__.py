@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.said import Said, SaidError
-from mfulab.device.samplers.reading import Reading, Sampler, Watched, sampler
+from mfulab.device.samplers.reading import Now, Probe, Reading, Sampler, Watched, sampler
 
 if TYPE_CHECKING:
     import torch
@@ -91,9 +91,6 @@ class Memory:
         return Reading(held, "B", f"{self._device.type.upper()} caching allocator, peak allocated")
 
 
-Now = Callable[[], float]
-
-
 class Vendor(ABC):
     """Interface of a vendor's module. Methods take a torch.device, or the identifier that `gpus`
     assigns to a GPU."""
@@ -136,7 +133,7 @@ class Vendor(ABC):
         end. Raises RefusedError if the library does not know the GPU."""
 
     @abstractmethod
-    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    def probe(self, uuid: str, own: int | None) -> Probe:
         """Returns a function that reads the device now; values that the driver refuses are None.
         `own` is the process that does not count among `other_processes`."""
 

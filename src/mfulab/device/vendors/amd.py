@@ -14,6 +14,9 @@ from mfulab.core.said import Said, of_source
 from mfulab.device import system
 from mfulab.device.samplers.reading import (
     REFUSED_BY_DRIVER,
+    Line,
+    Now,
+    Probe,
     Reading,
     Readings,
     Sampler,
@@ -23,7 +26,7 @@ from mfulab.device.samplers.reading import (
     missing,
     sampler,
 )
-from mfulab.device.vendors import Gpu, GpuProperties, Now, RefusedError, Vendor, at_end, torch_build
+from mfulab.device.vendors import Gpu, GpuProperties, RefusedError, Vendor, at_end, torch_build
 from mfulab.device.vendors.gpm import UNITS
 from mfulab.device.vendors.nvidia import Nvidia
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
@@ -60,7 +63,7 @@ def _opened() -> tuple[Any, Said | None]:
         return None, Said("no_amdsmi")
     except Exception as error:  # KeyError without ROCm's library, amdsmi's own without a driver
         message = f"{type(error).__name__}: {error}"
-        return None, Said("does_not_answer", {"source": SOURCE, "error": message})
+        return None, Said("does_not_answer", source=SOURCE, error=message)
     return amdsmi, None
 
 
@@ -76,7 +79,7 @@ def ask(name: str, *arguments: Any, cell: str = "") -> Any:
     except (smi.AmdSmiException, AttributeError, KeyError) as error:
         raise RefusedError(of_source(name, str(error))) from error
     if answer == NOT_REPORTED:
-        raise RefusedError(Said("reports_no", {"call": name, "cell": cell}))
+        raise RefusedError(Said("reports_no", call=name, cell=cell))
     return answer
 
 
@@ -100,7 +103,7 @@ def handle_of(uuid: str) -> Any:
     for handle in ask("amdsmi_get_processor_handles"):
         if optional("amdsmi_get_gpu_device_bdf", handle) == address:
             return handle
-    raise RefusedError(Said("knows_no_gpu", {"source": SOURCE, "address": address}))
+    raise RefusedError(Said("knows_no_gpu", source=SOURCE, address=address))
 
 
 @sampler
@@ -126,14 +129,14 @@ def _energy(before: Any, after: Any, window_s: float) -> Readings:
     amdsmi_get_energy_count)."""
     source = f"{SOURCE} energy counter"
     joule = None
-    reason: Said | None = Said("call_refused", {"call": "amdsmi_get_energy_count"})
+    reason: Said | None = Said("call_refused", call="amdsmi_get_energy_count")
     if before and after:
         counted = after["energy_accumulator"] - before["energy_accumulator"]
         joule = counted * after["counter_resolution"] / 1e6
         reason = None
         if window_s < ENERGY_WINDOW_S:
             joule = None
-            reason = Said("window_below_ticks", {"least": ENERGY_WINDOW_S})
+            reason = Said("window_below_ticks", least=ENERGY_WINDOW_S)
         elif counted <= 0:
             joule = None
             reason = Said("energy_still_or_reset")
@@ -144,13 +147,13 @@ def _violations(before: Any, after: Any, window_s: float) -> Readings:
     source = f"{SOURCE} violations"
     readings = {}
     for name, counters in VIOLATIONS.items():
-        reason: Said | None = Said("call_refused", {"call": "amdsmi_get_violation_status"})
+        reason: Said | None = Said("call_refused", call="amdsmi_get_violation_status")
         shares = []
         if before and after:
             shares = [
                 share for key in counters if (share := _share(before, after, key)) is not None
             ]
-            reason = None if shares else Said("reports_none_of", {"counters": ", ".join(counters)})
+            reason = None if shares else Said("reports_none_of", counters=", ".join(counters))
         readings[name] = Reading(max(shares, default=None), "%", source, window_s, reason)
     return readings | {"throttled_percent": largest(readings, source)}
 
@@ -194,7 +197,7 @@ class Amd(Vendor):
         if build is not None and build.hip:  # else a GPU that only draws the screen
             classes = (system.DISPLAY, system.ACCELERATOR)
         for address in system.pci_devices((PCI_VENDOR,), classes):
-            return Said("amd_shows_no_gpu", {"address": address, "why": absent})
+            return Said("amd_shows_no_gpu", address=address, why=absent)
         return None
 
     def why_unfit(self, uuid: str) -> Said | None:
@@ -202,9 +205,7 @@ class Amd(Vendor):
         if build is None or build.hip != "":
             return None
         kind = Said("for_cpus" if build.is_for_cpus else "for_nvidia")
-        return Said(
-            "built_for", {"torch": build.version, "kind": kind, "instead": Said("install_rocm")}
-        )
+        return Said("built_for", torch=build.version, kind=kind, instead=Said("install_rocm"))
 
     def owns(self, device: "torch.device") -> bool:
         import torch
@@ -254,12 +255,12 @@ class Amd(Vendor):
         last = at_end(self.probe(uuid, os.getpid()), SOURCE, REFUSED_BY_DRIVER)
         return [accumulators(handle_of(uuid), now), *between, last]
 
-    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    def probe(self, uuid: str, own: int | None) -> Probe:
         handle = handle_of(uuid)
         smi = _opened()[0]
         hottest = (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT)
 
-        def now() -> dict[str, float | None]:
+        def now() -> Line:
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
             # only Instinct reports the current power, others a mean
             power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")

@@ -6,14 +6,24 @@ import platform
 import plistlib
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from xml.parsers.expat import ExpatError
 
 from mfulab.core.said import Said, of_source
 from mfulab.device import cpu, system
-from mfulab.device.samplers.reading import Reading, Sampler, Watched, energy, missing, sampler
-from mfulab.device.vendors import Gpu, GpuProperties, Memory, Now, Vendor, at_end
+from mfulab.device.samplers.reading import (
+    Line,
+    Now,
+    Probe,
+    Reading,
+    Sampler,
+    Watched,
+    energy,
+    missing,
+    sampler,
+)
+from mfulab.device.vendors import Gpu, GpuProperties, Memory, Vendor, at_end
 from mfulab.device.vendors.gpm import UNITS
 
 if TYPE_CHECKING:
@@ -35,7 +45,7 @@ class _Memory(Memory):
         import torch
 
         held = torch.mps.driver_allocated_memory()
-        return Reading(None, "B", "torch.mps", reason=Said("metal_no_peak", {"held": held}))
+        return Reading(None, "B", "torch.mps", reason=Said("metal_no_peak", held=held))
 
 
 @sampler
@@ -49,7 +59,7 @@ def energy_sampler(now: Now = time.perf_counter) -> Watched:
 
         monitor = AppleEnergyMonitor()
     except ImportError:
-        reason = Said("install", {"package": "zeus-apple-silicon"})
+        reason = Said("install", package="zeus-apple-silicon")
     except RuntimeError as error:  # on a Mac that does not report energy
         reason = of_source("IOReport", str(error))
     began_s = now()
@@ -62,7 +72,7 @@ def energy_sampler(now: Now = time.perf_counter) -> Watched:
     return counters | energy(joule, "IOReport, by zeus-apple-silicon", now() - began_s, reason)
 
 
-def _line() -> dict[str, float | None]:
+def _line() -> Line:
     """Current readings of the registry. Memory is that of all processes; utilization is a mean kept
     by the driver."""
     statistics = accelerator().get("PerformanceStatistics", {})
@@ -126,7 +136,7 @@ class Apple(Vendor):
 
         if torch.backends.mps.is_available():
             return None
-        return Said("built_without", {"torch": torch.__version__})
+        return Said("built_without", torch=torch.__version__)
 
     def uuid_of(self, device: "torch.device") -> str:
         return f"{self.PREFIX}0"
@@ -149,7 +159,7 @@ class Apple(Vendor):
     ) -> list[Sampler]:
         return [energy_sampler(now), *between, at_end(_line, SOURCE, NEEDS_ROOT)]
 
-    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    def probe(self, uuid: str, own: int | None) -> Probe:
         return _line
 
     def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:

@@ -6,12 +6,12 @@ dcgm-exporter. † Tested against a stand-in only."""
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from mfulab.core.said import Said, of_source
-from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.samplers.reading import Now, Reading, Readings, missing
 from mfulab.device.vendors import RefusedError
 from mfulab.device.vendors.gpm import UNITS
 
@@ -38,9 +38,7 @@ class PmSampler:
     """Means over the samples that the GPU took in the window. `refusal` is the reason why CUPTI
     cannot; `without` is why no more direct source is used."""
 
-    def __init__(
-        self, uuid: str, without: Said, now: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, uuid: str, without: Said, now: Now = time.perf_counter) -> None:
         self._uuid = uuid
         self._without = without
         self._now = now
@@ -72,20 +70,13 @@ class PmSampler:
                 self._collector.disable()  # leaves CUPTI free for later kernel traces
             self._collector = None
         if self.refusal:
-            reasons = {"why": self._without, "refusal": self.refusal}
-            return missing(UNITS, SOURCE, Said("no_cupti", reasons))
+            return missing(UNITS, SOURCE, Said("no_cupti", why=self._without, refusal=self.refusal))
         if len(samples) < LEAST:
-            return missing(UNITS, SOURCE, Said("few_samples", {"count": len(samples)}))
+            return missing(UNITS, SOURCE, Said("few_samples", count=len(samples)))
         read = missing(UNITS, SOURCE, Said("not_in_one_pass"))
         for place, name in enumerate(self._columns):
-            spans = [
-                (sample.end_timestamp - sample.start_timestamp, sample.metric_values[place])
-                for sample in samples
-            ]
-            spans = [(span, value) for span, value in spans if math.isfinite(value)]
-            total = sum(span for span, _ in spans)
-            mean = sum(span * value for span, value in spans) / total if total else None
-            reason = None if total else Said("no_number_sampled")
+            mean = _mean(samples, place)
+            reason = Said("no_number_sampled") if mean is None else None
             read[name] = Reading(mean, UNITS[name], SOURCE, window_s, reason)
         return read
 
@@ -130,11 +121,27 @@ class PmSampler:
         try:
             yield
         except ImportError:
-            self.refusal = Said("install", {"package": "cupti-python"})
+            self.refusal = Said("install", package="cupti-python")
         except RefusedError as error:
             self.refusal = error.said
         except Exception as error:
             self.refusal = of_source(type(error).__name__, str(error))
+
+
+def _mean(samples: Sequence[Any], place: int) -> float | None:
+    """Mean of the samples' metric at a place, weighted by their lengths; None if none is a finite
+    number."""
+    weighted = 0.0
+    total = 0
+    for sample in samples:
+        value = sample.metric_values[place]
+        if math.isfinite(value):
+            span = sample.end_timestamp - sample.start_timestamp
+            weighted += span * value
+            total += span
+    if not total:
+        return None
+    return weighted / total
 
 
 def _number(uuid: str) -> int:
@@ -144,4 +151,4 @@ def _number(uuid: str) -> int:
     for number in range(torch.cuda.device_count()):
         if uuid.endswith(str(torch.cuda.get_device_properties(number).uuid)):
             return number
-    raise RefusedError(Said("cuda_knows_no", {"uuid": uuid}))
+    raise RefusedError(Said("cuda_knows_no", uuid=uuid))

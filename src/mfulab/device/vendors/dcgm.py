@@ -64,7 +64,7 @@ def dcgm_sampler(uuid: str, without: Said, interval_s: float = INTERVAL_S) -> Wa
     first = page(uuid)
     if first is None:
         yield
-        absent = Said("and_no_exporter", {"why": without, "address": address()})
+        absent = Said("and_no_exporter", why=without, address=address())
         return missing(UNITS, "DCGM", absent)
     seen = [first]
     over = threading.Event()
@@ -88,9 +88,9 @@ def dcgm_sampler(uuid: str, without: Said, interval_s: float = INTERVAL_S) -> Wa
         new = [values[name] for values in seen[1:] if name in values]
         reason: Said | None = None
         if name not in seen[-1]:
-            reason = Said("not_exported", {"why": without})
+            reason = Said("not_exported", why=without)
         elif len(new) < LEAST:
-            reason = Said("few_exported", {"count": len(new), "seconds": window_s})
+            reason = Said("few_exported", count=len(new), seconds=window_s)
         value = None if reason else sum(new) / len(new)
         readings[name] = Reading(value, unit, "DCGM, as its exporter shows it", window_s, reason)
     return readings

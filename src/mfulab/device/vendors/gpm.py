@@ -2,13 +2,12 @@
 hardware samples and needs no daemon."""
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pynvml
 
 from mfulab.core.said import Said, of_source
-from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.samplers.reading import Now, Reading, Readings, missing
 from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
@@ -53,7 +52,7 @@ class GpmSampler:
     def __init__(
         self,
         handle: nvml.Handle,
-        now: Callable[[], float] = time.perf_counter,
+        now: Now = time.perf_counter,
         source: str = SOURCE,
     ) -> None:
         self._handle = handle
@@ -78,8 +77,7 @@ class GpmSampler:
             if not self._refusal and not long:
                 long = [(self._outside[0], self._outside[1])]
                 if (window_s := long[0][1].at_s - long[0][0].at_s) < MINIMUM_S:
-                    numbers = {"seconds": window_s, "least": MINIMUM_S}
-                    self._refusal = Said("window_too_short", numbers)
+                    self._refusal = Said("window_too_short", seconds=window_s, least=MINIMUM_S)
             if self._refusal:
                 raise RefusedError(self._refusal)
             return _metrics(long, self._source)

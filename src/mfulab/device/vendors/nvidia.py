@@ -16,13 +16,12 @@ import pynvml
 from mfulab.core.json_text import parse_json
 from mfulab.core.said import Said, as_json, from_json
 from mfulab.device import system
-from mfulab.device.samplers.reading import Sampler
+from mfulab.device.samplers.reading import Line, Now, Probe, Sampler
 from mfulab.device.vendors import (
     Gpu,
     GpuProperties,
     Link,
     NoDeviceError,
-    Now,
     RefusedError,
     Vendor,
     cuda_driver,
@@ -76,32 +75,33 @@ def seen(
     invalid one."""
     # CUDA sees a GPU in MIG mode only through its instances, and by index only the first one.
     shown = [(*own, gpu)[0] for gpu, own in gpus]
-    entries = (
-        list(map(str, range(len(shown))))
-        if visible is None
-        else [entry.strip() for entry in visible.split(",")]
-    )
-    chosen = []
+    names = sorted({device.name for device in shown})
+    entries = list(map(str, range(len(shown))))
+    if visible is not None:
+        entries = [entry.strip() for entry in visible.split(",")]
+    chosen = list[Gpu]()
     for entry in entries:
-        if system.place_in(entry, len(shown)) < len(shown):
-            if not in_bus_order and len(names := {device.name for device in shown}) > 1:
-                raise NoDeviceError(
-                    f"there are different GPUs here ({', '.join(sorted(names))}), and CUDA numbers them fastest first: "
-                    "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID (nvidia-smi -L lists them)"
-                )
-            chosen.append(shown[int(entry)])
-            continue
-        is_uuid = entry.startswith(("GPU-", "MIG-"))
-        matching = [
-            gpu
-            for whole, own in gpus
-            for gpu in (whole, *own)
-            if is_uuid and gpu.uuid.startswith(entry)
-        ]
+        is_index = system.place_in(entry, len(shown)) < len(shown)
+        if is_index and len(names) > 1 and not in_bus_order:
+            raise NoDeviceError(
+                f"there are different GPUs here ({', '.join(names)}), and CUDA numbers them fastest first: "
+                "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID (nvidia-smi -L lists them)"
+            )
+        matching = [shown[int(entry)]] if is_index else _by_uuid(entry, gpus)
         if len(matching) != 1:
             break
         chosen += matching
     return chosen
+
+
+def _by_uuid(entry: str, gpus: Sequence[tuple[Gpu, list[Gpu]]]) -> list[Gpu]:
+    """GPUs and MIG instances whose UUID begins with an entry of CUDA_VISIBLE_DEVICES."""
+    matching = list[Gpu]()
+    for whole, own in gpus:
+        matching += [gpu for gpu in (whole, *own) if gpu.uuid.startswith(entry)]
+    if entry.startswith(("GPU-", "MIG-")):
+        return matching
+    return []
 
 
 def _named(handle: object) -> Gpu:
@@ -161,7 +161,7 @@ class _Fit:
         """Advice to install another build of torch, and a newer driver too if the driver is older
         than CUDA 12."""
         key = "driver_and_torch" if self.is_ancient else "other_torch"
-        return Said(key, {"command": self._command(build)})
+        return Said(key, command=self._command(build))
 
     def remedy_of_driver(self, build: torch_build.Build) -> Said:
         """Advice for a driver that is too old for `build`."""
@@ -169,7 +169,7 @@ class _Fit:
             return Said("newer_driver")
         if self.is_ancient:
             return self.remedy(build)
-        return Said("torch_or_driver", {"command": self._command(build)})
+        return Said("torch_or_driver", command=self._command(build))
 
     def _command(self, build: torch_build.Build) -> str:
         conda, wheels = self.packages()
@@ -283,11 +283,11 @@ class Nvidia(Vendor):
     def why_silent(self) -> Said | None:
         if absent := nvml.why_absent():
             if system.text("proc/driver/nvidia/version"):
-                return Said("driver_shows_no_gpu", {"why": absent})
+                return Said("driver_shows_no_gpu", why=absent)
             return None
         for handle in nvml.handles():
             if nvml.mig_instances(handle) == []:
-                return Said("mig_without_instance", {"name": _named(handle).name})
+                return Said("mig_without_instance", name=_named(handle).name)
         return None
 
     def why_unfit(self, uuid: str) -> Said | None:
@@ -298,24 +298,22 @@ class Nvidia(Vendor):
         if not build.cuda:
             kind = Said("for_cpus" if build.is_for_cpus else "for_amd")
             remedy = fit.remedy(build)
-            return Said("built_for", {"torch": build.version, "kind": kind, "instead": remedy})
+            return Said("built_for", torch=build.version, kind=kind, instead=remedy)
         if fit.runs // 1000 * 1000 < fit.built(build):
             return Said(
                 "driver_too_old",
-                {
-                    "driver": self.driver() or "",
-                    "has": f"{fit.runs // 1000}.{fit.runs % 1000 // 10}",
-                    "torch": build.version,
-                    "needs": build.cuda,
-                    "instead": fit.remedy_of_driver(build),
-                },
+                driver=self.driver() or "",
+                has=f"{fit.runs // 1000}.{fit.runs % 1000 // 10}",
+                torch=build.version,
+                needs=build.cuda,
+                instead=fit.remedy_of_driver(build),
             )
         if fit.has_code_in_every(build):
             return None
         reason = self.why_unusable(uuid) if "torch" in sys.modules else _asked_of_torch(uuid)
         if reason is None:
             return None
-        return Said("with_remedy", {"reason": reason, "instead": fit.remedy(build)})
+        return Said("with_remedy", reason=reason, instead=fit.remedy(build))
 
     def why_unusable(self, uuid: str) -> Said | None:
         import torch
@@ -327,10 +325,11 @@ class Nvidia(Vendor):
                 return None
             capability = f"compute capability {have[0]}.{have[1]}"
             codes = ", ".join(architectures)
-            numbers = {"torch": torch.__version__, "codes": codes, "capability": capability}
-            return Said("no_code_for_gpu", numbers)
+            return Said(
+                "no_code_for_gpu", torch=torch.__version__, codes=codes, capability=capability
+            )
         needs = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-        return Said("torch_cannot_use", {"torch": torch.__version__, "needs": needs})
+        return Said("torch_cannot_use", torch=torch.__version__, needs=needs)
 
     def visible(self, uuids: Sequence[str]) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
@@ -348,14 +347,14 @@ class Nvidia(Vendor):
         self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter
     ) -> list[Sampler]:
         if absent := nvml.why_absent():
-            raise RefusedError(Said("nvml_silent", {"why": absent}))
+            raise RefusedError(Said("nvml_silent", why=absent))
         handle = nvml.handle_by_uuid(uuid)
         full_uuid = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
         counters: Sampler
         if without := gpm.why_unsupported(handle):
             counters = dcgm.dcgm_sampler(full_uuid, without)
             if dcgm.page(full_uuid) is None:
-                absent = Said("no_exporter", {"why": without, "address": dcgm.address()})
+                absent = Said("no_exporter", why=without, address=dcgm.address())
                 counters = cupti.PmSampler(full_uuid, absent, now)
         else:  # two readers of the same counters disturb each other
             source = (
@@ -438,12 +437,12 @@ class Nvidia(Vendor):
     def driver(self) -> str | None:
         return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]
 
-    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    def probe(self, uuid: str, own: int | None) -> Probe:
         handle = nvml.handle_by_uuid(uuid)
         ask_device = _asker(handle)
         ask_whole = _asker(nvml.parent(handle))
 
-        def now() -> dict[str, float | None]:
+        def now() -> Line:
             rates = ask_device(pynvml.nvmlDeviceGetUtilizationRates)
             memory = ask_device(pynvml.nvmlDeviceGetMemoryInfo)
             (instant,) = fields(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])

@@ -46,7 +46,7 @@ def why_absent() -> Said | None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return Said("no_nvidia_driver", {"error": str(error)})
+        return Said("no_nvidia_driver", error=str(error))
     return None
 
 
@@ -60,7 +60,7 @@ def handle_by_uuid(uuid: str) -> Handle:
     ):
         with contextlib.suppress(RefusedError):
             return ask(pynvml.nvmlDeviceGetHandleByUUID, candidate)
-    raise RefusedError(Said("nvml_knows_no", {"uuid": uuid}))
+    raise RefusedError(Said("nvml_knows_no", uuid=uuid))
 
 
 def handles() -> Iterator[Handle]:

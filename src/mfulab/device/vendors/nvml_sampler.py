@@ -14,6 +14,7 @@ import pynvml
 from mfulab.core.said import Said, joined, of_source
 from mfulab.device.samplers.reading import (
     UNTOLD,
+    Now,
     Reading,
     Readings,
     Watched,
@@ -57,8 +58,8 @@ class Counter:
 @sampler
 def nvml_sampler(
     handle: nvml.Handle,
-    now: Callable[[], float] = time.time,
-    elapsed: Callable[[], float] = time.perf_counter,
+    now: Now = time.time,
+    elapsed: Now = time.perf_counter,
 ) -> Watched:
     """Reads utilization, energy and throttling of a GPU. Values that the driver refuses are empty,
     with its reason. `now` is NVML's clock (wall time), `elapsed` a monotonic one."""
@@ -87,7 +88,7 @@ def _utilization(handle: nvml.Handle, begin_s: float, end_s: float, window_s: fl
     window is long enough."""
     was_set_s = end_s - begin_s - window_s
     if abs(was_set_s) > CLOCK_TOLERANCE_S:
-        because = Said("clock_set", {"seconds": was_set_s})
+        because = Said("clock_set", seconds=was_set_s)
     else:
         sampled = _mean_of_samples(handle, begin_s, end_s)
         if isinstance(sampled, Reading):
@@ -110,7 +111,7 @@ def _mean_of_samples(handle: nvml.Handle, begin_s: float, end_s: float) -> Readi
     kind, samples = answer or (-1, ())
     member = _MEMBER.get(kind)
     if member is None:
-        return refusal or Said("unknown_value_type", {"kind": kind})
+        return refusal or Said("unknown_value_type", kind=kind)
     # sorted, as NVML's ring buffer also holds stale samples
     stamps = sorted(sample.timeStamp / 1e6 for sample in samples)
     lag_s = LAG_S
@@ -167,10 +168,10 @@ def energy_of(before: Counter, after: Counter, window_s: float) -> Readings:
     used_mj, reason = difference(before, after)
     if used_mj is not None and window_s < ENERGY_WINDOW_S:
         used_mj = None
-        reason = Said("window_below_energy", {"least": ENERGY_WINDOW_S})
+        reason = Said("window_below_energy", least=ENERGY_WINDOW_S)
     elif used_mj == 0:  # a GPU that answers always draws some power
         used_mj = None
-        reason = Said("energy_stood_still", {"seconds": window_s})
+        reason = Said("energy_stood_still", seconds=window_s)
     joule = None
     if used_mj is not None:
         joule = used_mj / 1e3
@@ -231,7 +232,8 @@ def _counter(field: Any) -> Counter:
         error = str(pynvml.NVMLError(field.nvmlReturn))
         return Counter(None, reason=of_source(f"NVML field {field.fieldId}", error))
     if field.valueType not in _MEMBER:
-        numbers = {"field": field.fieldId, "kind": field.valueType}
-        return Counter(None, reason=Said("unknown_field_type", numbers))
+        return Counter(
+            None, reason=Said("unknown_field_type", field=field.fieldId, kind=field.valueType)
+        )
     wraps = field.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
     return Counter(int(getattr(field.value, _MEMBER[field.valueType])), wraps)

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from mfulab.core.parts import drop_none
-from mfulab.flops.cost import Cost, Pairs
+from mfulab.flops.cost import Cost, Matmul, Pairs
 from mfulab.flops.registry.expression import (
     Operand,
     Scope,
@@ -33,7 +33,7 @@ class Work:
     """Work of one call."""
 
     cost: Cost
-    matmul: tuple[int, int, int, int] | None = None  # batch, m, n, k
+    matmul: Matmul | None = None  # batch, m, n, k
     bytes_moved: float | None = None  # each operand and result once; None if unknown
 
 
@@ -81,7 +81,7 @@ class Registered:
             cost = Cost.of(_bounded(evaluated(self.flops, scope)))
         return Work(cost, sides, self._bytes(scope))
 
-    def _sides(self, scope: Scope) -> tuple[int, int, int, int] | None:
+    def _sides(self, scope: Scope) -> Matmul | None:
         if not self.matmul:
             return None
         sides = [int(evaluated(side, scope)) for side in self.matmul]

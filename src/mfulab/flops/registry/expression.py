@@ -20,7 +20,7 @@ from math import prod
 from typing import Any
 
 from mfulab.core.errors import shortened
-from mfulab.flops.cost import Pairs, document_pairs
+from mfulab.flops.cost import Pairs, document_pairs, packed_pairs
 from mfulab.flops.masks import lengths_of
 from mfulab.flops.registry.step import NO_STEP, Requests, StepWork
 
@@ -246,10 +246,7 @@ def _packed(
             key_lengths = lengths_of(_operand(key_ends).tensor)
         if key_lengths is None:
             raise UnknownError("the keys' lengths")
-        pairs = Pairs(0, 0, 0)
-        for query_count, key_count in zip(lengths, key_lengths, strict=True):
-            pairs += document_pairs(query_count, key_count, bool(causal), left, right)
-        return pairs
+        return packed_pairs(lengths, key_lengths, bool(causal), left, right)
     sequences = ends.shape[0] - 1
     is_even = isinstance(longest_query, int) and sequences * longest_query == tokens
     # Earlier keys come from a cache, so with as many keys as queries there is none.

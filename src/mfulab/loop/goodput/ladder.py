@@ -214,8 +214,8 @@ def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
         if attempt is not None:
             attempts.append(attempt)
     if not attempts:
-        detail = Said("in_parentheses", {"words": unread[0]}) if unread else ""
-        raise ConfigurationError(Said("no_journal", {"folder": str(folder), "detail": detail}))
+        detail = Said("in_parentheses", words=unread[0]) if unread else ""
+        raise ConfigurationError(Said("no_journal", folder=str(folder), detail=detail))
     return attempts, list(map(str, unread))
 
 
@@ -224,8 +224,9 @@ def _push_apart(folder: Path, job: JobTime, before: Attempt, after: Attempt) -> 
     differ. Raises ConfigurationError if the same clock shows that both ran at once."""
     if after.clock == before.clock and after.boot_ns is not None:
         files: Numbers = {"first": before.name, "second": after.name}
-        twice: Numbers = {"folder": str(folder), "rank": after.rank, **files}
-        raise ConfigurationError(Said("rank_ran_twice", twice))
+        raise ConfigurationError(
+            Said("rank_ran_twice", folder=str(folder), rank=after.rank, **files)
+        )
     seconds = (before.ended - after.began) / 1e9
     job.notes.append(("clock", {"rank": after.rank, "seconds": seconds}))
     after.began = before.ended

@@ -44,7 +44,7 @@ KNOWN = re.compile(r"(?:^|_)((?:vllm|sglang|mfulab)_.*)")
 MOST_SHAPES = 64  # different sets of label names on a page: real ones have some five
 LONGEST_LINE = 1 << 14  # the parser's time grows with the square of a line's quotes
 DEADLINE_S = 5.0
-LATE = Said("page_late", {"seconds": DEADLINE_S})
+LATE = Said("page_late", seconds=DEADLINE_S)
 
 Labels = frozenset[tuple[str, str]]
 Series = Mapping[Labels, float]
@@ -160,7 +160,7 @@ def _model(samples: Iterable[Sample]) -> str:
 def _samples(text: str, url: str) -> list[Sample]:
     """Samples of known metrics, in order. Raises ConfigurationError if there are none."""
     if max(map(len, text.split("\n"))) > LONGEST_LINE:
-        too_long = Said("line_too_long", {"most": LONGEST_LINE})
+        too_long = Said("line_too_long", most=LONGEST_LINE)
         raise ConfigurationError(of_source(f"--engine {url}", too_long))
     names = set[str]()
     found = []
@@ -173,11 +173,11 @@ def _samples(text: str, url: str) -> list[Sample]:
                 if match and match[1] in NAMES and math.isfinite(line.value):
                     found.append(_sample(match[1], line.labels, line.value))
     except (ValueError, KeyError, IndexError) as error:
-        no_page = Said("no_prometheus_page", {"error": str(error)[:80]})
+        no_page = Said("no_prometheus_page", error=str(error)[:80])
         raise ConfigurationError(of_source(f"--engine {url}", no_page)) from error
     if not found:
         listed = ", ".join(sorted(names)[:3])
-        unknown = Said("unknown_metrics", {"names": listed}) if names else Said("no_metrics")
+        unknown = Said("unknown_metrics", names=listed) if names else Said("no_metrics")
         raise ConfigurationError(of_source(f"--engine {url}", unknown))
     return found
 
@@ -224,7 +224,7 @@ def _check_shapes(series: Mapping[str, Series], url: str) -> None:
     for known in series.values():
         shapes.update(map(_names, known))
     if len(shapes) > MOST_SHAPES:
-        too_many = Said("too_many_labels", {"count": len(shapes), "most": MOST_SHAPES})
+        too_many = Said("too_many_labels", count=len(shapes), most=MOST_SHAPES)
         raise ConfigurationError(of_source(f"--engine {url}", too_many))
 
 

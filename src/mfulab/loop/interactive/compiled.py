@@ -3,27 +3,26 @@
 from collections.abc import Sequence
 from itertools import chain
 
-import torch
-
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.costs import Kind, Phase
+from mfulab.loop.interactive.costs import Kind, Phase, Signature
+from mfulab.loop.interactive.structure import Modules
 
 
 class CompiledPhases:
     """Recognises phases of compiled code: all of them if a model is compiled (`is_whole`), else by
     the graphs of backward passes."""
 
-    def __init__(self, models: Sequence[torch.nn.Module]) -> None:
+    def __init__(self, models: Modules) -> None:
         modules = chain.from_iterable(model.modules() for model in models)
         self.is_whole = any(map(structure.is_compiled, modules))
-        self._signatures: set[tuple[object, ...]] = set()
+        self._signatures: set[Signature] = set()
         self._holds: dict[object, bool] = {}  # by graph, each of which is searched once
 
     def covers(self, entry: Kind) -> bool:
         """True if phases that begin as `entry` run compiled code."""
         return self.is_whole or entry.signature in self._signatures
 
-    def add(self, signature: tuple[object, ...]) -> None:
+    def add(self, signature: Signature) -> None:
         """Records that phases with this signature run compiled code."""
         self._signatures.add(signature)
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 from mfulab.core.parts import drop_none
 from mfulab.flops.counter import Operations
 from mfulab.flops.useful import RealTokens, useful_flops
-from mfulab.loop.interactive.structure import sizes_of
+from mfulab.loop.interactive.structure import Shape, sizes_of
 
 MOST_SUMS = 4096
 
@@ -22,13 +22,16 @@ Flops = Mapping[Format, int]
 Product = tuple[Format, int, int]
 
 
+Signature = tuple[Any, ...]
+
+
 class Kind(NamedTuple):
     """Description of a phase; phases of equal kinds cost the same. `signature` describes types and
     structure, `sizes` are the integers in it (dimensions, counts). `shapes` is a hash of the shapes
     that inner modules were given."""
 
-    signature: tuple[Any, ...]
-    sizes: tuple[int, ...]
+    signature: Signature
+    sizes: Shape
     shapes: int = 0
 
 
@@ -75,7 +78,7 @@ class Phase:
 
     entry: Kind
     kind: Kind
-    batch: tuple[int, ...] = ()
+    batch: Shape = ()
     counted: bool = False
     began: int = 0
     left: int | None = None
@@ -133,19 +136,17 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> PhaseCost
     )
 
 
-def describe(value: object) -> tuple[Kind, tuple[int, ...]]:
+def describe(value: object) -> tuple[Kind, Shape]:
     """Describes arguments without their data. Also returns the dimensions of the first tensor, of
     which the first counts samples; empty if there is no tensor."""
     signature = list[Any]()
     sizes = list[int]()
-    batch = list[tuple[int, ...]]()
+    batch = list[Shape]()
     _walk(value, signature, sizes, batch)
     return Kind(tuple(signature), tuple(sizes)), batch[0] if batch else ()
 
 
-def _walk(
-    value: Any, signature: list[object], sizes: list[int], batch: list[tuple[int, ...]]
-) -> None:
+def _walk(value: Any, signature: list[object], sizes: list[int], batch: list[Shape]) -> None:
     """Adds the description of a value and of all that it holds; pytrees would take several times as
     long."""
     if isinstance(value, torch.Tensor):
@@ -171,7 +172,7 @@ def _walk(
 
 
 def _note_tensor(
-    value: torch.Tensor, signature: list[object], sizes: list[int], batch: list[tuple[int, ...]]
+    value: torch.Tensor, signature: list[object], sizes: list[int], batch: list[Shape]
 ) -> None:
     shape = sizes_of(value)
     signature.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
@@ -187,7 +188,7 @@ def _note_tensor(
 
 
 def _note_other(
-    value: object, signature: list[object], sizes: list[int], batch: list[tuple[int, ...]]
+    value: object, signature: list[object], sizes: list[int], batch: list[Shape]
 ) -> None:
     leaves, structure = tree_flatten(value)
     if len(leaves) != 1 or leaves[0] is not value:
@@ -217,7 +218,7 @@ class Sums:
     reused."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[int, ...], tuple[Sequence[PhaseCost | None], PhaseCost | None]] = {}
+        self._sums: dict[Shape, tuple[Sequence[PhaseCost | None], PhaseCost | None]] = {}
 
     def of(self, costs: Sequence[PhaseCost | None]) -> PhaseCost | None:
         """Sum of the costs; None if one is unknown."""

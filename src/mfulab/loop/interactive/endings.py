@@ -1,14 +1,13 @@
 """Decides which kind a phase turned out to be: by what began next, the modules that ran, and the
 graph they made."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.costs import Kind, Phase
-from mfulab.loop.interactive.structure import Inside
+from mfulab.loop.interactive.costs import Kind, Phase, Signature
+from mfulab.loop.interactive.structure import Inside, Modules
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class Ending:
     ends. `graph` is a hash of what was computed outside the model before a backward pass; None if
     the number of nodes shows it."""
 
-    ender: tuple[object, ...] = ()
+    ender: Signature = ()
     graph: int | None = None
     inside: Inside | None = None
 
@@ -27,14 +26,14 @@ class Endings:
     phase of each kind. When measuring ends, a phase that was not counted is taken to end as the
     last of its kind did."""
 
-    def __init__(self, models: Sequence[torch.nn.Module] = ()) -> None:
+    def __init__(self, models: Modules = ()) -> None:
         self._may_be_time_first = any(map(_holds_time_first, models))
-        self._met: set[tuple[object, ...]] = set()
-        self._names: dict[tuple[object, ...], int] = {}
-        self._enders: dict[tuple[object, ...], tuple[object, ...]] = {}
-        self._time_first: set[tuple[object, ...]] = set()
+        self._met: set[Signature] = set()
+        self._names: dict[Signature, int] = {}
+        self._enders: dict[Signature, Signature] = {}
+        self._time_first: set[Signature] = set()
 
-    def name(self, signature: tuple[object, ...]) -> int:
+    def name(self, signature: Signature) -> int:
         """Number that stands for the signature of a kind."""
         return self._names.setdefault(signature, len(self._names))
 
@@ -56,7 +55,7 @@ class Endings:
         signature = (*entry.signature, ender, inside.modules, graph or 0)
         return Kind(signature, (*entry.sizes, nodes, inside.elements), shapes)
 
-    def ender(self, phase: Phase, ender: tuple[object, ...]) -> tuple[object, ...]:
+    def ender(self, phase: Phase, ender: Signature) -> Signature:
         """Returns what ended a phase, as far as it affects the phase's cost."""
         signature = phase.entry.signature
         # With gradients, the graph before a backward pass shows what ran outside modules; without

@@ -99,7 +99,7 @@ class Following:
         elif "torch" not in sys.modules and not self._wanted.is_child:
             how = Said("ended_without_torch")
             if error:
-                how = Said("ended_before_torch", {"error": type(error).__name__})
+                how = Said("ended_before_torch", error=type(error).__name__)
             why = with_children(self._wanted, how)
             say_not_measured(self._wanted, why)
             if self._wanted.out is not None:

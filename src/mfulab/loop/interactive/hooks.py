@@ -19,11 +19,13 @@ from mfulab.core.errors import drop_own_frames
 from mfulab.device import is_gpu
 from mfulab.flops.layers import compiled_models_unwarned
 from mfulab.loop.interactive.structure import (
+    Modules,
     graphs_compiled,
     hooks_are_guarded_against,
     is_compiled_in_place,
 )
 
+Hook = Callable[..., None]
 _FIELDS_OF_HOOKS = (
     "_forward_pre_hooks",
     "_forward_hooks",
@@ -46,8 +48,8 @@ class _Pair(NamedTuple):
     """Hooks before and after each call of a model."""
 
     model: torch.nn.Module
-    before: Callable[..., None]
-    after: Callable[..., None] | None
+    before: Hook
+    after: Hook | None
 
     def put_on(self, undo: ExitStack) -> None:
         """Puts the hooks on the model, unless they would be compiled with it."""
@@ -99,7 +101,7 @@ class _OnModules(NamedTuple):
     """Hooks on modules: on each call of a model, and before each call of any module."""
 
     pairs: Sequence[_Pair]
-    every: Callable[..., None] | None
+    every: Hook | None
 
     def put_on(self, undo: ExitStack, are_guarded: bool) -> None:
         """Puts the hooks on. Where compiled graphs are guarded against hooks, those that would
@@ -126,7 +128,7 @@ class Hooks:
 
     def __init__(
         self,
-        models: Sequence[torch.nn.Module],
+        models: Modules,
         failed: Callable[[Exception], None],
         compiles: Callable[[], None],
     ) -> None:
@@ -150,9 +152,9 @@ class Hooks:
     def put_on(
         self,
         before: Callable[[Call], None],
-        after: Callable[..., None] | None = None,
-        called: Callable[..., None] | None = None,
-        optimizer: Sequence[Callable[..., None]] = (),
+        after: Hook | None = None,
+        called: Hook | None = None,
+        optimizer: Sequence[Hook] = (),
         engine: Callable[..., object] | None = None,
     ) -> None:
         """Puts hooks on: `before` and `after` each call of a model, `called` before each call of
@@ -209,7 +211,7 @@ class Hooks:
                 handler.remove_start_callback(self._compiles)
                 handler.remove_end_callback(self._hook_modules)
 
-    def guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
+    def guarded(self, hook: Hook) -> Hook:
         """Wraps a hook so that none of it is compiled, and the loop's function modes do not see it.
         Its errors go to `failed`, its time into `spent_s`."""
         compiler = torch._C._dynamo.eval_frame

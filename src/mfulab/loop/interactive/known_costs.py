@@ -246,7 +246,7 @@ class KnownCosts:
         cost = cost_of(operations, real)
         for counted, key in ((self._kinds, kind), (self._entries, entry)):
             if not counted.note(key, cost) and key is kind:
-                self.differing = Said("phases_differ", {"phase": kind.signature[0]})
+                self.differing = Said("phases_differ", phase=kind.signature[0])
         if real is None and cost.useful is not None:
             self._fillings.note(entry, kind, cost.useful)
         self._counts += 1

@@ -13,6 +13,7 @@ from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.moments import Moments
 from mfulab.loop.interactive.phases import HOOK_S, Phases
 from mfulab.loop.interactive.row import LoopStep, What
+from mfulab.loop.interactive.structure import Modules
 from mfulab.loop.interactive.unwatched import (
     CALL_S,
     LOOK,
@@ -34,9 +35,7 @@ class Loop:
     now; None while hooks are on. `tick_s` is the host time (s) that the end of an unwatched step
     takes. `is_noted` is True if the loop distinguishes its steps itself."""
 
-    def __init__(
-        self, models: Sequence[torch.nn.Module], device: torch.device, clock: Clock, counting: bool
-    ) -> None:
+    def __init__(self, models: Modules, device: torch.device, clock: Clock, counting: bool) -> None:
         events = {
             "forward": self._forward,
             "optimizer": lambda: self.mark("optimizer"),

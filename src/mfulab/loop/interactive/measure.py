@@ -15,7 +15,7 @@ import torch
 from mfulab.core.errors import warn
 from mfulab.core.language import LANGUAGES
 from mfulab.core.parts import Record, Row
-from mfulab.device.compute import is_first_rank
+from mfulab.device.compute import has_ranks, is_first_rank
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import per_step
 from mfulab.loop.goodput.journal import Journal, journal_of
@@ -25,7 +25,6 @@ from mfulab.loop.interactive.given import Given, peaks_given
 from mfulab.loop.interactive.hooks import apart
 from mfulab.loop.interactive.loop import Loop
 from mfulab.loop.interactive.open_window import Laps, OpenWindow
-from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.row import LoopStep, WindowWork
 from mfulab.mfu import job as jobs
 from mfulab.mfu.account import Account, Judged
@@ -192,10 +191,6 @@ class Measurement:
             self.journal.mark(span, **(facts or {}))
 
     @property
-    def _phases(self) -> Phases:
-        return self._loop.phases
-
-    @property
     def _steps(self) -> Sequence[LoopStep]:
         return self._laps.steps
 
@@ -310,7 +305,7 @@ class Measurement:
             peak_tflop_s=self.account.facts.peaks.tflop_s if self.account else None,
         )
         ranks: list[Any] = [share]
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if has_ranks():
             ranks = [None] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(ranks, share)
         return jobs.as_job(ranks)
@@ -323,10 +318,10 @@ class Measurement:
 
     def _finish(self, opened: OpenWindow, error: BaseException | None) -> None:
         if error is not None:
-            self._phases.forget()
+            self._loop.phases.forget()
             if self.is_shown(error):
                 self._loop.skip()  # half a step does not count
-        self._phases.close()
+        self._loop.phases.close()
         opened.cut()
         traced = opened.stop_trace()
         if not self.is_shown(error):
@@ -367,7 +362,7 @@ class Measurement:
             self.row["unshown_flops"] = None
         clock_mhz = self.row.get("clock_mhz")
         self.phases = {
-            name: row.named_row(stretches, self._steps, self._phases, site, clock_mhz)
+            name: row.named_row(stretches, self._steps, self._loop.phases, site, clock_mhz)
             for name, stretches in self._loop.named.items()
         }
         self.readings |= window.readings | row.samples_reading(timed)
@@ -384,7 +379,7 @@ class Measurement:
             return row.same_work(steps, PhaseCost(formats, formats), Reading(flops, "", "given"))
         if self._given.batch is not None:
             return row.work_of_batch(steps, self.models, self._given.batch)
-        return row.counted_work(steps, self._phases)
+        return row.counted_work(steps, self._loop.phases)
 
     def _dtype(self) -> torch.dtype:
         for model in self.models:

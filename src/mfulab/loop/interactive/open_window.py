@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from mfulab.core.files import scratch
-from mfulab.device.samplers.reading import Readings, Sampler, first_available, sampling
+from mfulab.device.samplers.reading import Readings, first_available, sampling
 from mfulab.loop.interactive import row
 from mfulab.loop.interactive.given import Given
 from mfulab.loop.interactive.loop import Loop
@@ -43,28 +43,6 @@ class Laps:
         return row.merged(self._readings)
 
 
-class LapSamplers:
-    """Samplers that are started and stopped for each lap; `running` stops them with the window."""
-
-    def __init__(self, samplers: Sequence[Sampler], running: ExitStack) -> None:
-        self._samplers = samplers
-        self._running = running
-        self._readings: Sequence[Readings] = ()
-
-    def start(self) -> None:
-        """Starts the samplers."""
-        self._readings = self._running.enter_context(sampling(self._samplers))
-
-    def stop(self) -> None:
-        """Stops the samplers."""
-        self._running.close()
-
-    @property
-    def readings(self) -> Readings:
-        """Readings since the last start, once the samplers are stopped."""
-        return first_available(self._readings)
-
-
 class OpenWindow:
     """Opens a window on a loop, in the process that makes this object. Steps and readings go to
     `laps`. `undo` closes everything that was opened, also after an error."""
@@ -88,10 +66,10 @@ class OpenWindow:
         self._process = os.getpid()
         path = Path(given.series or undo.enter_context(scratch()) / "series.csv")
         instruments = undo.enter_context(Instruments(device, path.parent, name=path.name))
-        samplers = instruments.samplers()
+        self._samplers = instruments.samplers()
         loop.clock.synchronise()
-        self._samplers = LapSamplers(samplers, undo.enter_context(ExitStack()))
-        self._samplers.start()
+        self._sampling = undo.enter_context(ExitStack())  # of the lap under way
+        self._start_sampling()
         self._memory = instruments.memory
         published = Published(device, dtype)
         undo.callback(published.close)
@@ -106,6 +84,9 @@ class OpenWindow:
         """True in the process that opened the window; False in its forks."""
         return os.getpid() == self._process
 
+    def _start_sampling(self) -> None:
+        self._readings = self._sampling.enter_context(sampling(self._samplers))
+
     def _settle(self) -> None:
         """Restarts the samplers once nothing is being counted any more, so that no reading covers
         steps that the counter slowed."""
@@ -115,24 +96,24 @@ class OpenWindow:
         gc.collect()  # else garbage of counting would be collected in a timed step
         self._loop.clock.synchronise()
         if self._loop.phases.done:
-            self._samplers.stop()
-            self._samplers.start()
+            self._sampling.close()
+            self._start_sampling()
         if self._trace_path:
             self._trace = BlockTrace(self._device, Path(self._trace_path))
             self._trace.start()
 
     def cut(self) -> list[LoopStep]:
         """Ends a lap. Returns its steps, and keeps them with what the samplers read over it."""
-        steps = self._loop.cut(self._samplers.stop)
+        steps = self._loop.cut(self._sampling.close)
         self.laps.steps += steps
         if steps:
-            readings = self._samplers.readings
+            readings = first_available(self._readings)
             self.laps.add(steps, readings | {"memory_bytes": self._memory.read()})
         return steps
 
     def begin_lap(self) -> None:
         """Begins a lap after a cut."""
-        self._samplers.start()
+        self._start_sampling()
         self._loop.mark("begin")
 
     def stop_trace(self) -> Readings:

@@ -8,7 +8,7 @@ import torch
 
 from mfulab.core.parts import drop_none
 from mfulab.loop.interactive import batches, structure
-from mfulab.loop.interactive.costs import Kind, Phase
+from mfulab.loop.interactive.costs import Kind, Phase, Signature
 from mfulab.loop.interactive.structure import Inside
 
 MOST_PENDING = 4096  # a backward pass through more forward passes is of a kind of its own
@@ -54,7 +54,7 @@ class Passes:
         return [current]
 
     def backward(
-        self, passed: list[Phase], name: Callable[[tuple[object, ...]], int], nodes: int
+        self, passed: list[Phase], name: Callable[[Signature], int], nodes: int
     ) -> tuple[Kind, Mapping[int, int | None]]:
         """Returns the kind that a backward pass begins as, and the batches that it is the first to
         go through. `nodes`, the number of nodes in the graph since the first forward pass began,
@@ -73,13 +73,13 @@ class Passes:
         self.pending = []
         return Kind(tuple(signature), (*sizes, nodes), shapes), through
 
-    def after_backward(self, name: Callable[[tuple[object, ...]], int]) -> Kind:
+    def after_backward(self, name: Callable[[Signature], int]) -> Kind:
         """Kind of what follows a backward pass. It may be the next forward pass of a loop that
         calls no model given to the window."""
         self.runs = min(self.runs + 1, MOST_RUNS)
         # Without forward passes it went through a phase like this one, and each name would contain
         # another without end.
-        through = list[tuple[object, ...]]()
+        through = list[Signature]()
         if self.forwards:
             through = [phase.entry.signature for phase in self.passed]
         return Kind(("after backward", self.runs, name(tuple(dict.fromkeys(through)))), ())

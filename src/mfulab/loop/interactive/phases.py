@@ -20,11 +20,11 @@ from mfulab.loop.interactive.compiled import CompiledPhases
 from mfulab.loop.interactive.costs import Kind, Phase, PhaseCost, Sums, describe
 from mfulab.loop.interactive.counting import in_compiled_code, state
 from mfulab.loop.interactive.endings import Ending, Endings
-from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
+from mfulab.loop.interactive.hooks import Call, Hook, Hooks, skip_frame
 from mfulab.loop.interactive.known_costs import KnownCosts
 from mfulab.loop.interactive.passes import Passes
 from mfulab.loop.interactive.states import Event, LoopState, LoopThread
-from mfulab.loop.interactive.structure import Structure
+from mfulab.loop.interactive.structure import Modules, Shape, Structure
 from mfulab.loop.interactive.switch import Switch
 
 HOOK_S = 3e-6  # host time that a hook adds to a call
@@ -39,7 +39,7 @@ class DescribedCalls:
     """Describes forward passes by their arguments. `described` are those since the caller last
     cleared it. `look_s` is the host time (s) of the last description, with a hook of its own."""
 
-    def __init__(self, models: Sequence[torch.nn.Module]) -> None:
+    def __init__(self, models: Modules) -> None:
         self.models = models
         self._trainable = [list(model.parameters()) for model in models]
         self.described: list[Kind] = []
@@ -53,7 +53,7 @@ class DescribedCalls:
         is_twin = call.module is not self.models[call.model_index]
         self.is_nested = self.is_nested or (depth > 1 and not is_twin)
 
-    def begin(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
+    def begin(self, call: Call) -> tuple[Kind, Shape]:
         """Returns the kind that a forward pass begins as, and its batch."""
         self._handled = sys.exc_info()[1]  # the loop itself may be in an except clause
         began = time.perf_counter()
@@ -66,7 +66,7 @@ class DescribedCalls:
         """True if the forward pass that ends now ends with an error: hooks are called then too."""
         return sys.exc_info()[1] not in (None, self._handled)
 
-    def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
+    def describe(self, call: Call) -> tuple[Kind, Shape]:
         """Describes a call; also returns its batch."""
         arguments, batch = describe((call.arguments, call.keywords))
         weights = self._trainable[call.model_index]
@@ -87,7 +87,7 @@ class Phases:
 
     def __init__(
         self,
-        models: Sequence[torch.nn.Module],
+        models: Modules,
         on: Mapping[str, Callable[[], None]],
         counting: bool,
     ) -> None:
@@ -132,7 +132,7 @@ class Phases:
         # Compiled optimisers keep a guard on hooks. Their steps are needed only without models, as
         # they may then bound the loop's steps.
         is_guarded = self.calls.models and structure.graphs_compiled()
-        optimizer = list[Callable[..., None]]()
+        optimizer = list[Hook]()
         if not is_guarded:
             optimizer = [self._before_optimizer, self._after_optimizer]
         self.hooks.put_on(self.before, self._after, every, optimizer, self._engine())
@@ -155,7 +155,7 @@ class Phases:
         return True
 
     def begin(
-        self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = (), model_index: int | None = None
+        self, kind: Kind = _OUTSIDE, batch: Shape = (), model_index: int | None = None
     ) -> None:
         """Ends the running phase and begins another; `model_index` is that of the model of a
         forward pass."""

@@ -22,6 +22,7 @@ from mfulab.core.files import opened
 from mfulab.core.formats import FORMATS
 from mfulab.core.said import Said
 from mfulab.device import is_gpu
+from mfulab.device.samplers.reading import Now
 
 if TYPE_CHECKING:
     import torch
@@ -65,13 +66,13 @@ def why_unsafe(folder: Path) -> Said | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Said("folder_not_read", {"folder": str(folder), "error": error.strerror})
+        return Said("folder_not_read", folder=str(folder), error=error.strerror)
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
         return None
-    return Said("folder_of_others", {"folder": str(folder)})
+    return Said("folder_of_others", folder=str(folder))
 
 
-def rates(now: Callable[[], float] = time.time) -> list[Rate]:
+def rates(now: Now = time.time) -> list[Rate]:
     """Rates that living processes have published lately. Removes the files of processes that
     ended."""
     import psutil

@@ -19,6 +19,7 @@ from mfulab.loop.interactive.batches import UNKNOWN, samples_of
 from mfulab.loop.interactive.costs import Flops, Phase, PhaseCost, cost_of, cost_of_all
 from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
+from mfulab.loop.interactive.structure import Modules
 from mfulab.loop.interactive.unwatched import UnwatchedSteps
 from mfulab.mfu.account import Account, account
 from mfulab.mfu.step import (
@@ -84,6 +85,11 @@ class LoopStep:
     counted: bool
     compiled: bool = False
     watched: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """True if neither the counter nor a compilation slowed it."""
+        return not (self.counted or self.compiled)
 
 
 @dataclass(frozen=True)
@@ -249,7 +255,7 @@ def _unwatched_steps(unwatched: UnwatchedSteps, seconds: Sequence[float]) -> lis
 def steady(steps: Sequence[LoopStep], watch_s: float) -> Sequence[LoopStep]:
     """Steps whose times count: not counted, not compiled, nor slowed by hooks, which take `watch_s`
     seconds of a step. If there are none, the least disturbed ones."""
-    plain = [step for step in steps if not step.counted and not step.compiled]
+    plain = [step for step in steps if step.is_plain]
     unwatched = [step for step in plain if not step.watched]
     if len(unwatched) >= FEWEST_WINDOWS:
         median_s = Stats([step.seconds for step in unwatched]).median
@@ -289,7 +295,7 @@ def left_out(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> dict[str,
         "compiled_steps": len(compiled),
         "compiled_places": _places(compiled),
         "slow_places": _places(_slow(steps, chosen)),
-        "watched_steps": sum(not (step.counted or step.compiled) for step in untimed),
+        "watched_steps": sum(step.is_plain for step in untimed),
         "mean_of_all_s": _mean_s(steps),
     }
 
@@ -315,9 +321,7 @@ def _places(numbers: Sequence[int]) -> str | None:
     return ", ".join(shown) or None
 
 
-def work_of_batch(
-    steps: Sequence[LoopStep], models: Sequence[torch.nn.Module], batch: object
-) -> WindowWork:
+def work_of_batch(steps: Sequence[LoopStep], models: Modules, batch: object) -> WindowWork:
     """Work of steps that each compute `batch`, counted on tensors without data."""
     from mfulab.flops.count import CountError
     from mfulab.loop.interactive.without_data import count_call
@@ -361,7 +365,7 @@ def counted_work(steps: Sequence[LoopStep], phases: Phases) -> WindowWork:
 def _why_uncounted(phases: Phases) -> Said:
     """Reason why no step has a cost."""
     if phases.failure:
-        return Said("counter_gave_up", {"failure": phases.failure})
+        return Said("counter_gave_up", failure=phases.failure)
     return phases.costs.differing or Said("no_counted_kind")
 
 
@@ -443,7 +447,7 @@ class Site:
         does."""
         if len(self.lies_on) < 2:
             return None
-        return Said("lies_on_several", {"places": ", ".join(map(str, self.lies_on))})
+        return Said("lies_on_several", places=", ".join(map(str, self.lies_on)))
 
 
 @dataclass(frozen=True)
@@ -563,8 +567,7 @@ def named_row(
 ) -> dict[str, Cell]:
     """Row of a named phase: number of calls; times, FLOPs and shares of a call; share of the steps'
     time. Stretches under the counter are timed only if there are no others."""
-    plain = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled]
-    timed = plain or stretches
+    timed = [stretch for stretch in stretches if stretch.is_plain] or stretches
     window = accounted(counted_work(timed, phases), site, {"clock_mhz": clock_mhz})
     mean_s = _mean_s(timed)
     step_s = None

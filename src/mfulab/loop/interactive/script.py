@@ -2,37 +2,28 @@
 some steps, and go."""
 
 import gc
-import itertools
 import os
 import sys
 import threading
 import time
 import weakref
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch.utils.data import dataloader
 
 from mfulab.core.errors import drop_own_frames
 from mfulab.core.parts import leave_out
 from mfulab.core.said import Said
-from mfulab.device import is_gpu
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.hooks import Hooks, skip_frame
-from mfulab.loop.interactive.trainings import (
-    TIME_PARTS,
-    Optimizers,
-    Training,
-    Trainings,
-    WindowResult,
-)
+from mfulab.loop.interactive.hooks import Hook, Hooks, skip_frame
+from mfulab.loop.interactive.split import Split
+from mfulab.loop.interactive.trainings import Optimizers, Training, Trainings, WindowResult
 from mfulab.loop.interactive.wanted import Wanted, named_error, with_children
 from mfulab.loop.interactive.without_data import unwrapped
-from mfulab.timing.clocks import clock_for
 
 # Forward passes without a step of an existing optimiser, after which each of them counts as a step.
 LONG = 512
@@ -105,12 +96,12 @@ class Script:
         return passes >= LONG or _optimizer_that_exists() is None
 
     def _follow_passes(self, module: torch.nn.Module) -> None:
-        self._bound = _Bound(module)
+        bound = self._bound = _Bound(module)
         others = [root for root in self._roots.values() if root is not module]
-        self._open([module], others)
+        self._open(bound, [module], others)
         if not structure.is_compiled_in_place(module):
             ended = self._hooks.guarded(self._passed)
-            self._bound.handles.append(module.register_forward_hook(ended))
+            bound.handles.append(module.register_forward_hook(ended))
 
     def _passed(self, module: torch.nn.Module, *_: object) -> None:
         """Ends a step that is a forward pass."""
@@ -127,8 +118,8 @@ class Script:
         self._forwards.clear()
         if bound is None:
             if self._optimizers.is_rarest(optimizer, self._wanted.warm_up):
-                self._bound = _Bound(optimizer)
-                self._follow(optimizer)
+                bound = self._bound = _Bound(optimizer)
+                self._follow(bound, optimizer)
             return
         ends = bound.ends()
         if optimizer is ends:
@@ -136,16 +127,15 @@ class Script:
             return
         takes_over = bound.shares_weights(optimizer)
         if takes_over or is_new or not bound.of_steps or self._optimizers.has_retired(ends):
-            self._follow(optimizer)
+            self._follow(bound, optimizer)
 
-    def _follow(self, optimizer: torch.optim.Optimizer) -> None:
+    def _follow(self, bound: "_Bound", optimizer: torch.optim.Optimizer) -> None:
         # Torch iterates over the global hooks now, after those of the optimiser: only the latter
         # may change.
-        assert self._bound is not None
-        if optimizer not in self._bound.followed:
-            self._bound.followed.add(optimizer)
+        if optimizer not in bound.followed:
+            bound.followed.add(optimizer)
             hook = self._hooks.guarded(self._stepped)
-            self._bound.handles.append(optimizer.register_step_post_hook(hook))
+            bound.handles.append(optimizer.register_step_post_hook(hook))
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Handles the end of a step of an optimiser that ends steps, or will."""
@@ -166,20 +156,18 @@ class Script:
                 if bound.window is not None and bound.split is None:
                     bound.window.skip()
         else:
-            self._leave(is_other_loop=has_gone_on)
+            self._leave(bound, is_other_loop=has_gone_on)
 
-    def _leave(self, is_other_loop: bool) -> None:
+    def _leave(self, bound: "_Bound", is_other_loop: bool) -> None:
         """Ends the training that was followed, and searches for the next one. A window that is not
         full is dropped if the loop itself has changed."""
-        bound = self._bound
-        assert bound is not None
         if bound.window is not None:
             if is_other_loop and bound.split is None:
                 error = RuntimeError("another optimiser")
                 bound.window.__exit__(RuntimeError, error, None)
             else:
-                self._keep()
-        self._note_time()
+                bound.keep()
+        bound.note_time()
         self._let_go()
         self._search()
 
@@ -194,19 +182,19 @@ class Script:
             bound.taken.note_step()
         if bound.training is None:
             with bound.taken.apart():
-                self._open([*self._roots.values()])
+                self._open(bound, [*self._roots.values()])
         elif bound.split is not None:
             bound.split.step()
             if len(bound.split.steps) > SPLIT_STEPS:
                 with bound.taken.apart():
-                    self._finish_training()
+                    self._finish_training(bound)
         elif bound.window is not None:
             if bound.of_steps:
                 bound.window.step()
             bound.measured += 1
             if self._is_full(bound):
                 with bound.taken.apart():
-                    self._close(None)
+                    bound.close()
                     bound.split = Split(bound.roots, bound.window.device, self.fail)
 
     def _is_full(self, bound: "_Bound") -> bool:
@@ -217,11 +205,11 @@ class Script:
         passed_s = time.perf_counter() - bound.opened_s
         return bound.measured > most or (seconds is not None and passed_s >= seconds)
 
-    def _open(self, models: list[torch.nn.Module], others: Sequence[torch.nn.Module] = ()) -> None:
+    def _open(
+        self, bound: "_Bound", models: list[torch.nn.Module], others: structure.Modules = ()
+    ) -> None:
         from mfulab.loop.interactive.measure import Measurement
 
-        bound = self._bound
-        assert bound is not None
         if Measurement._running is not None:
             raise RuntimeError("the script measures itself")
         ends = bound.ends()
@@ -240,48 +228,14 @@ class Script:
         bound.window.__enter__()
         bound.opened_s = time.perf_counter()
 
-    def _close(self, error: BaseException | None) -> None:
-        bound = self._bound
-        assert bound is not None
-        if not bound.of_steps:
-            bound.window.skip()  # only the forward pass of the last step is over
-        bound.window.__exit__(error and type(error), error, None)
-
-    def _keep(self, error: BaseException | None = None) -> None:
-        """Closes what is open, and keeps its result."""
-        bound = self._bound
-        assert bound is not None
-        assert bound.training is not None
-        is_full = bound.split is not None
-        if bound.split is not None:
-            bound.split.close()
-        elif bound.measured > 1:
-            self._close(error)
-        else:
-            bound.window.__exit__(RuntimeError, RuntimeError("too short"), None)
-        if bound.window.row:
-            has_parts = is_full and len(bound.split.steps) > 1
-            result = WindowResult.of(bound.window, bound.split if has_parts else None)
-            bound.training.keep(result, bound.measured, is_full)
-            bound.taken.own_s += bound.measured * result.slowed_s
-        bound.window = bound.split = None
-
-    def _finish_training(self) -> None:
+    def _finish_training(self, bound: "_Bound") -> None:
         """Reports what was measured, and removes every hook but the one that notices another
         training."""
-        bound = self._bound
-        assert bound is not None
         assert bound.training is not None
-        self._keep()
+        bound.keep()
         bound.let_go()
         self._roots = {}
         self._trainings.show_at_once(bound.training)
-
-    def _note_time(self) -> None:
-        bound = self._bound
-        if bound is not None and bound.training is not None:
-            bound.training.seconds += bound.taken.seconds
-            bound.training.steps += bound.taken.steps
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends with the script: reports what was measured by then, or in one sentence why nothing
@@ -292,12 +246,12 @@ class Script:
             bound = self._bound
             why = with_children(self._wanted, self._why_nothing(error))
             is_shown = error is None or isinstance(error, KeyboardInterrupt)
-            if bound is not None and bound.window is not None:
-                if is_shown:
-                    self._keep(error)
-                else:
+            if bound is not None:
+                if bound.window is not None and is_shown:
+                    bound.keep(error)
+                elif bound.window is not None:
                     bound.window.__exit__(type(error), error, None)
-            self._note_time()
+                bound.note_time()
             self._let_go()
             if not self._trainings.end() and not self._wanted.is_child:
                 self._give_up(why, RuntimeError("ended"))
@@ -315,20 +269,20 @@ class Script:
         steps = self._optimizers.most_steps
         passes = max(self._forwards.values(), default=0)
         if error is not None:
-            return Said("ended_by_error", {"error": type(error).__name__, "count": measured})
+            return Said("ended_by_error", error=type(error).__name__, count=measured)
         if bound is not None and measured > 1:
-            return Said("none_could_be_timed", {"count": measured})
+            return Said("none_could_be_timed", count=measured)
         if steps:
-            return Said("ended_with_step", {"step": steps, "warm_up": warm_up})
+            return Said("ended_with_step", step=steps, warm_up=warm_up)
         idle = None
         if passes > warm_up:
             idle = _optimizer_that_exists()
         if idle is not None:
-            return Said("never_stepped", {"optimizer": idle, "passes": passes, "first": LONG})
+            return Said("never_stepped", optimizer=idle, passes=passes, first=LONG)
         if bound is not None:
             passes = max(passes, warm_up + 1)
         if passes:
-            return Said("ended_with_pass", {"passes": passes, "warm_up": warm_up})
+            return Said("ended_with_pass", passes=passes, warm_up=warm_up)
         return Said("no_module_called")
 
     def fail(self, error: Exception) -> None:
@@ -409,7 +363,7 @@ class _Bound:
         self.followed = weakref.WeakSet[torch.optim.Optimizer]()
         self.training: Training | None = None
         self.window: Any = None
-        self.split: Any = None
+        self.split: Split | None = None
         self.measured = 0
         self.opened_s = 0.0
         # of a model: the time before includes making the counter
@@ -426,6 +380,35 @@ class _Bound:
         if not self.of_steps:
             return False
         return not self._weights.isdisjoint(map(id, _parameters_of(optimizer)))
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Closes the window."""
+        if not self.of_steps:
+            self.window.skip()  # only the forward pass of the last step is over
+        self.window.__exit__(error and type(error), error, None)
+
+    def keep(self, error: BaseException | None = None) -> None:
+        """Closes what is open, and keeps its result."""
+        assert self.training is not None
+        split = self.split
+        if split is not None:
+            split.close()
+        elif self.measured > 1:
+            self.close(error)
+        else:
+            self.window.__exit__(RuntimeError, RuntimeError("too short"), None)
+        if self.window.row:
+            has_parts = split is not None and len(split.steps) > 1
+            result = WindowResult.of(self.window, split if has_parts else None)
+            self.training.keep(result, self.measured, is_full=split is not None)
+            self.taken.own_s += self.measured * result.slowed_s
+        self.window = self.split = None
+
+    def note_time(self) -> None:
+        """Adds the time and the steps so far to those of the training."""
+        if self.training is not None:
+            self.training.seconds += self.taken.seconds
+            self.training.steps += self.taken.steps
 
     def let_go(self) -> None:
         """Closes the split, and removes the hooks that no other hook follows."""
@@ -444,7 +427,7 @@ class InPlace:
     """Follows models that `model.compile()` compiles in place, for which torch calls no hook of a
     module. `called` is called with the model before each call, `passed` after it."""
 
-    def __init__(self, called: Callable[..., None], passed: Callable[..., None]) -> None:
+    def __init__(self, called: Hook, passed: Hook) -> None:
         self._called = called
         self._passed = passed
         self._undo = ExitStack()
@@ -489,95 +472,6 @@ def _optimizer_that_exists() -> str | None:
         if issubclass(type(item), torch.optim.Optimizer):
             return type(item).__name__
     return None
-
-
-class Split:
-    """Divides steps into phases, by marks where one phase follows another. On a GPU the marks are
-    events of the current stream: nothing waits for them. `steps` holds the names of each step's
-    marks, including the running step's."""
-
-    def __init__(
-        self, models: list[torch.nn.Module], device: torch.device, failed: Callable[..., None]
-    ) -> None:
-        self._clock = clock_for(device)
-        self._thread = threading.get_ident()
-        self.steps: list[list[str]] = [[]]
-        self._running = ["other"]
-        self._hooks = Hooks(models, failed, lambda: None)
-        self._undo = ExitStack()
-        self._undo.callback(self._hooks.close)
-        self.close = self._undo.close
-        begin = self._hooks.guarded(self._begin)
-        end = self._hooks.guarded(self._end)
-
-        def around(name: str, method: Callable[..., object]) -> Callable[..., object]:
-            def timed(*args: object, **kwargs: object) -> object:
-                begin(name)
-                try:
-                    return method(*args, **kwargs)
-                except BaseException as error:
-                    drop_own_frames(error)
-                    raise
-                finally:
-                    end()
-
-            return timed
-
-        engine = around("backward", torch.autograd._engine_run_backward)
-        optimizer = (lambda *_: self._begin("optimiser"), lambda *_: self._end())
-        self._hooks.put_on(
-            lambda _: self._begin("forward"), lambda *_: self._end(), None, optimizer, engine
-        )
-        loader: Any = dataloader
-        targets = [
-            (loader._BaseDataLoaderIter, "__next__", "loader"),
-            (loader.DataLoader, "__iter__", "loader"),
-        ]
-        if is_gpu(device):  # on a CPU nothing is copied to the device
-            targets += [(torch.Tensor, "to", "copy"), (torch.Tensor, "cuda", "copy")]
-        for owner, method, name in targets:
-            timed = around(name, getattr(owner, method))
-            self._undo.enter_context(patch.object(owner, method, timed))
-        self._clock.mark()
-
-    def _begin(self, name: str) -> None:
-        """Begins a phase. Inside an optimiser's step, which may run a whole training step, other
-        phases have their own time."""
-        if threading.get_ident() != self._thread:
-            return
-        is_own = self._running[-1] in ("other", "optimiser")
-        if is_own:
-            self._mark()
-        # Otherwise it is part of the running one: a checkpoint's forward pass, a model in another.
-        self._running.append(name if is_own else self._running[-1])
-
-    def _end(self) -> None:
-        if threading.get_ident() == self._thread and len(self._running) > 1:
-            if self._running[-1] != self._running[-2]:
-                self._mark()
-            self._running.pop()
-
-    def _mark(self) -> None:
-        self._clock.mark()
-        self.steps[-1].append(self._running[-1])
-
-    def step(self) -> None:
-        """Ends a step, inside the call that ends it."""
-        self._mark()
-        self._running = ["other"]
-        self.steps.append([])
-
-    def row(self) -> dict[str, float | None]:
-        """Mean time of each phase in a step (ms), since a loader may make only every nth step wait;
-        None for a phase that never ran. Waits for a GPU."""
-        finished = self.steps[:-1]  # the last one is under way
-        total_s = defaultdict[str, float](float)
-        for name, seconds in zip(itertools.chain(*finished), self._clock.intervals(), strict=False):
-            total_s[name] += seconds
-        row = dict[str, float | None]()
-        for name in TIME_PARTS:
-            row[f"{name}_ms"] = 1e3 * total_s[name] / len(finished) if name in total_s else None
-        return row
 
 
 def _nothing(*_: object) -> None:

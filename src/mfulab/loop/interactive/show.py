@@ -12,7 +12,7 @@ from rich.text import Text
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, percent, quantity
 from mfulab.core.parts import Row
-from mfulab.core.terminal import Terminal, uncut
+from mfulab.core.terminal import Terminal, bare_table, uncut
 from mfulab.device.emulation import emulated_here
 from mfulab.device.samplers.reading import UNTOLD, Reading
 from mfulab.device.vendors import kinds
@@ -58,7 +58,7 @@ def ladder_table(
 ) -> Table:
     """Table of the measured rungs; those outside of the ladder's order are dimmed. If the first
     rung is missing, the reason stands in place of its bar."""
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = bare_table()
     names = Texts(language, "rungs")
     measured = ladder.measured(values)
     first = ladder.RUNGS[0].column
@@ -137,12 +137,9 @@ def _ms(seconds: float) -> str:
 def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
     """Table of named phases: time of a call, share of the step, FLOPs, and MFU or the reason why it
     is missing."""
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = bare_table()
     text = Texts(language, "measured")
     for name, values in phases.items():
-        mfu = None
-        if not values["only_counted"]:
-            mfu = values["mfu_percent"]
         share = values["step_percent"]
         part = ""
         if share is not None:
@@ -150,12 +147,13 @@ def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
         flops = ""
         if values["flops"] is not None:
             flops = quantity(values["flops"], "FLOP")
-        if mfu is not None:
-            last = text.written(f"MFU {percent(mfu)} % {bar(mfu)}")
-        elif values["only_counted"]:
+        mfu = values["mfu_percent"]
+        if values["only_counted"]:
             last = text("only_counted_phase")
-        else:
+        elif mfu is None:
             last = verdicts.flags(values["reason"], language)
+        else:
+            last = text.written(f"MFU {percent(mfu)} % {bar(mfu)}")
         cells = (name, f"{_ms(values['mean_s'])} ms × {values['calls']}", part, flops, last)
         table.add_row(*map(uncut, cells))
     return table

@@ -31,6 +31,9 @@ CHEAP = frozenset(
 )
 
 
+Modules = Sequence[torch.nn.Module]
+Shape = tuple[int, ...]
+Arguments = tuple[object, ...]
 _GUARD = "not G['__import_torch_dot_nn_dot_modules_dot_module']._global_forward_pre_hooks"
 
 
@@ -43,21 +46,21 @@ class Inside(NamedTuple):
     modules: int = 0
     shapes: int = 0
     elements: int = 0
-    leading: tuple[int, ...] | None = None
+    leading: Shape | None = None
 
 
 class Structure:
     """Records every module that the thread calls, from one `take` to the next; the caller records
     calls of `models` itself."""
 
-    def __init__(self, models: Sequence[torch.nn.Module]) -> None:
+    def __init__(self, models: Modules) -> None:
         self._roots = frozenset(map(id, models))
         self._thread = threading.get_ident()
         self._noted: list[Any] = []
-        self._shapes: list[tuple[int, ...]] = []  # of what modules with parameters were given
-        self._leading: tuple[int, ...] | None = None
+        self._shapes: list[Shape] = []  # of what modules with parameters were given
+        self._leading: Shape | None = None
 
-    def called(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
+    def called(self, module: torch.nn.Module, arguments: Arguments) -> None:
         """Records a call of a module that is none of the models, if it is on the thread."""
         if threading.get_ident() == self._thread and id(module) not in self._roots:
             self.note(module, arguments)
@@ -76,7 +79,7 @@ class Structure:
         self._leading = None
         return inside
 
-    def note(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
+    def note(self, module: torch.nn.Module, arguments: Arguments) -> None:
         """Records a call."""
         fields = module.__dict__
         noted = self._noted
@@ -94,7 +97,7 @@ class Structure:
         except Exception:  # a lazy module, whose weights are made in this very call
             self._noted += (type(module), "unknown")
 
-    def _note_shape(self, fields: Mapping[str, object], arguments: tuple[object, ...]) -> None:
+    def _note_shape(self, fields: Mapping[str, object], arguments: Arguments) -> None:
         is_time_first = fields.get("batch_first") is False
         if is_time_first and self._leading is None:
             self._leading = ()
@@ -138,7 +141,7 @@ def _hash(noted: list[object]) -> int:
         return hash(repr(noted))
 
 
-def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
+def sizes_of(tensor: torch.Tensor) -> Shape:
     """Shape of a tensor. For a nested tensor: its number of sequences, the shape of all rows
     together and, on a CPU, the length of each sequence."""
     if not tensor.is_nested:
@@ -154,7 +157,7 @@ def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
     return (offsets.numel() - 1, *values.shape, *sorted(lengths))
 
 
-def vmapped() -> tuple[int, ...]:
+def vmapped() -> Shape:
     """Batch sizes that `torch.vmap` hides from the shapes inside it."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
     sizes = list[int]()
@@ -164,9 +167,7 @@ def vmapped() -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def real_tokens_of(
-    arguments: tuple[object, ...], keywords: Mapping[str, object]
-) -> RealTokens | None:
+def real_tokens_of(arguments: Arguments, keywords: Mapping[str, object]) -> RealTokens | None:
     """Real tokens of a counted call; None if they are unknown. Looking at the batch is not counted,
     and its errors are ignored."""
     with suppress(Exception), _disable_current_modes():

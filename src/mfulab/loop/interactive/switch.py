@@ -16,6 +16,7 @@ from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code
 from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.known_costs import KnownCosts
 from mfulab.loop.interactive.passes import MOST_PENDING, Passes
+from mfulab.loop.interactive.structure import Modules
 
 MOST_OWED = 8  # phases counted until one that began inside compiled code is counted
 MOST_CHAINED = 64  # forward passes counted in a row, until a backward pass through them
@@ -25,9 +26,7 @@ class Switch:
     """Turns the counter on and off as phases begin. `counter` is None while it is off. `unused` are
     modules that ran in no counted phase; `failure` is the reason why counting was given up."""
 
-    def __init__(
-        self, models: Sequence[torch.nn.Module], is_asked: bool, compiled: CompiledPhases
-    ) -> None:
+    def __init__(self, models: Modules, is_asked: bool, compiled: CompiledPhases) -> None:
         self.models = models
         self.is_asked = is_asked
         self.compiled = compiled

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from mfulab.device.compute import has_ranks
 from mfulab.loop.goodput.journal import Journal, journal_of
 from mfulab.loop.interactive.measure import Measurement, Models, facts_of
 
@@ -45,7 +46,7 @@ class TrainingWindow:
         """Begins a training after `step` steps of the job. First closes a training before it whose
         end went unnoticed."""
         rank_fields = {}
-        if dist.is_available() and dist.is_initialized():
+        if has_ranks():
             rank_fields = {"rank": dist.get_rank(), "world": dist.get_world_size()}
         self._mark("restore" if step else "setup", step, **rank_fields)
         self._close(RuntimeError("the training ended without a word"))

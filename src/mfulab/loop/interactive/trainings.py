@@ -4,9 +4,9 @@ what is shown of it."""
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,8 +18,11 @@ from mfulab.core.language import Texts
 from mfulab.core.parts import Record
 from mfulab.core.said import Said, as_json, said_by
 from mfulab.device import is_gpu
+from mfulab.device.compute import has_ranks
 from mfulab.device.samplers.reading import Reading
 from mfulab.loop.interactive.hooks import apart
+from mfulab.loop.interactive.split import PHASES, Split
+from mfulab.loop.interactive.structure import Modules
 from mfulab.loop.interactive.wanted import Wanted, not_measured_row, say_not_measured, say_of_script
 from mfulab.mfu.account import Judged
 from mfulab.mfu.utilization import ratio
@@ -57,9 +60,6 @@ class Optimizers:
         self._stepped: WeakKeyDictionary[torch.optim.Optimizer, Stepped] = WeakKeyDictionary()
         self._families: set[Any] = set()
         self._number = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._stepped)
 
     def note(self, optimizer: torch.optim.Optimizer) -> bool:
         """Records a step; True if no optimiser of this type with equally many parameters stepped
@@ -108,17 +108,6 @@ class Optimizers:
         return max((stepped.steps for stepped in self._stepped.values()), default=0)
 
 
-class Divided(Protocol):
-    """Steps divided into phases; `steps` holds the phases' names in each, including the running
-    step."""
-
-    steps: list[list[str]]
-
-    def row(self) -> dict[str, float | None]:
-        """Mean ms of each phase."""
-        ...
-
-
 @dataclass(frozen=True)
 class WindowResult:
     """Result of a window that a ladder shows, without its models."""
@@ -132,7 +121,7 @@ class WindowResult:
     split_steps: int
 
     @classmethod
-    def of(cls, window: "Measurement", split: Divided | None) -> "WindowResult":
+    def of(cls, window: "Measurement", split: Split | None) -> "WindowResult":
         """Copies a closed window, and the phases of the steps after it."""
         row = dict(window.row)
         split_steps = 0
@@ -198,13 +187,11 @@ class Trainings:
 
     def _note_ranks(self) -> None:
         """Records the rank now: at the script's end its process group may be gone."""
-        if dist.is_available() and dist.is_initialized():
+        if has_ranks():
             self.rank = dist.get_rank()
             self.ranks = dist.get_world_size()
 
-    def find(
-        self, models: Sequence[torch.nn.Module], names: tuple[str, ...], ends: object
-    ) -> Training:
+    def find(self, models: Modules, names: tuple[str, ...], ends: object) -> Training:
         """Returns the training of these models that ends its steps with `ends`, new or known."""
         self._note_ranks()
         elements = 0
@@ -223,19 +210,26 @@ class Trainings:
             self._show(training)
         self.write()
 
+    @property
+    def _longest_first(self) -> list[Training]:
+        return sorted(self.by_key.values(), key=lambda training: training.seconds, reverse=True)
+
+    @property
+    def _measured(self) -> list[Training]:
+        """Trainings of which something was measured, the longest first."""
+        return [training for training in self._longest_first if training.result is not None]
+
     def end(self) -> bool:
         """Shows the longest trainings that are not shown yet; False if nothing was measured."""
-        measured = [training for training in self.by_key.values() if training.result is not None]
+        measured = self._measured
         if not measured:
             return False
-        all_s = sum(training.seconds for training in self.by_key.values())
-        measured.sort(key=lambda training: training.seconds, reverse=True)
+        long_s = LONG_SHARE * sum(training.seconds for training in self.by_key.values())
         left = MOST_SHOWN - sum(training.is_shown for training in measured)
         for training in measured:
-            is_long = training is measured[0] or (
-                training.is_full and training.seconds >= LONG_SHARE * all_s
-            )
-            if left > 0 and is_long and not training.is_shown:
+            is_long = training.is_full and training.seconds >= long_s
+            is_due = is_long or training is measured[0]
+            if left > 0 and is_due and not training.is_shown:
                 self._show(training)
                 left -= 1
         if len(self.by_key) > 1 and not self.rank:
@@ -253,7 +247,7 @@ class Trainings:
 
         text = Texts(self.wanted.language, "script")
         shares = self._shares
-        longest = sorted(self.by_key.values(), key=lambda training: training.seconds, reverse=True)
+        longest = self._longest_first
         parts = [
             text(
                 "inference" if training.of_forwards else "training",
@@ -268,7 +262,7 @@ class Trainings:
         if others:
             share = sum(shares[id(training)] for training in others)
             parts.append(text("other_trainings", count=len(others), share=f"{share:.1f}"))
-        Terminal(stderr=True).print(text("trainings", parts=" · ".join(parts)), markup=False)
+        Terminal(stderr=True).print(text("trainings", parts=" · ".join(parts)))
 
     def _show(self, training: Training) -> None:
         training.is_shown = True
@@ -279,7 +273,7 @@ class Trainings:
         key = "forward_step" if training.of_forwards else "optimizer_step"
         how = text(key, ends=training.ends)
         parts = []
-        for name in TIME_PARTS:
+        for name in PHASES:
             ms = result.row.get(f"{name}_ms")
             if ms is not None:
                 parts.append(text(name, ms=f"{ms:.3f}"))
@@ -289,7 +283,7 @@ class Trainings:
 
             console = Terminal(stderr=True)
             models = ", ".join(dict.fromkeys(training.models)) or "—"
-            console.print(text("models", models=models, how=how), markup=False)
+            console.print(text("models", models=models, how=how))
             show(result, console, self.wanted.language)
             if parts:
                 clock = text("events" if is_gpu(result.device) else "host")
@@ -298,10 +292,10 @@ class Trainings:
 
     def write(self) -> None:
         """Writes the row of the longest training that was measured, and the time of each."""
-        measured = [training for training in self.by_key.values() if training.result is not None]
+        measured = self._measured
         if not measured:
             return
-        longest = max(measured, key=lambda training: training.seconds)
+        longest = measured[0]
         shares = self._shares
         window = longest.result
         assert window is not None
@@ -350,6 +344,3 @@ class Trainings:
             write_text(file, json.dumps(row, ensure_ascii=False, default=str) + "\n")
         except Exception as error:
             say_of_script(self.wanted, "row_not_written", said_by(error))
-
-
-TIME_PARTS = ("loader", "copy", "forward", "backward", "optimiser", "other")

@@ -57,7 +57,7 @@ def say_of_script(wanted: Wanted, key: str, why: Said) -> None:
 
 def not_measured_row(why: Said) -> dict[str, object]:
     """JSON of a script of which nothing was measured, in English."""
-    return unanswered("%", Said("not_measured", {"because": str(why)})).line({"reason": str(why)})
+    return unanswered("%", Said("not_measured", because=str(why))).line({"reason": str(why)})
 
 
 def named_error(error: Exception) -> Said:
@@ -72,7 +72,7 @@ def with_children(wanted: Wanted, why: Said) -> Said:
     seconds = used.ru_utime + used.ru_stime
     if seconds < CHILDREN_S:
         return why
-    hint = Said("children_took", {"seconds": seconds})
+    hint = Said("children_took", seconds=seconds)
     if wanted.children:
         hint = Said("children_report")
-    return Said("both", {"first": why, "second": hint})
+    return Said("both", first=why, second=hint)
