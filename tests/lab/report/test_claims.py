@@ -542,6 +542,10 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and 0 < said["near"] <= said["total"] - said["limited"]
         and near(said["share"], 100 * highest(rows, above=False)["share"])
     ),
+    ("roofline", "finding_open"): lambda rows, said: (
+        not (roofs(rows) * rows["bandwidth_reach"] < rows["roof_tflop_s"]).any()
+        and 0 < said["near"] <= said["total"] == len(rows)
+    ),
     ("roofline", "above"): lambda rows, said: (
         near(said["share"], 100 * highest(rows, above=True)["share"])
         and said["run"].startswith(highest(rows, above=True)["model"])

@@ -5,6 +5,7 @@ import pytest
 from support.said import heard_of
 
 from mfulab.lab.report import frames, trust
+from mfulab.lab.report.drawing import relative
 from mfulab.lab.report.figures import (
     counter_deviation,
     model_parallel,
@@ -67,7 +68,9 @@ def test_a_split_has_the_speed_of_the_times_and_the_bytes_that_were_measured(rec
 
 
 def test_the_best_run_of_a_language_model_is_held_against_its_other_lengths(recorded):
-    rows = precision_speed.rows(trust.judged(recorded))
+    tables = trust.judged(recorded)
+    timed = frames.with_machine(tables, frames.ok(tables["profile"], "samples_per_s"))
+    rows = relative.ranked(relative.against(timed, "precision", "fp32"))
     model = rows[(rows["model"] == "gpt2") & (rows["mode"] == "decoding")]
     assert model["sequence_length"].nunique() > 1
     told = heard_of(precision_speed, model.assign(speedup=[2.0 + at for at in range(len(model))]))
