@@ -298,6 +298,8 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         abs(said["worst"]["deviation_percent"]) == rows["deviation_percent"].abs().max()
         and said["agreeing"]
         == sum(abs(each) <= said["within"] for each in rows["deviation_percent"])
+        + rows["agreeing"].iloc[0]
+        and said["count"] == len(rows) + rows["undrawn"].iloc[0]
     ),
     ("data_parallel", "finding"): lambda rows, said: (
         said["best"]["efficiency"] == rows.loc[rows["slowed_rank"].isna(), "efficiency"].max()

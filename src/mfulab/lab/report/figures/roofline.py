@@ -68,13 +68,13 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _few(steps: DataFrame) -> DataFrame:
-    """Keeps the fastest sound run of each machine, model and mode, at most MOST of a machine, evenly
-    spread over their shares of the roof. `undrawn` is the number of the machine's others."""
+    """Keeps the fastest run of each machine, model and mode, at most MOST of a machine, evenly spread
+    over their shares of the roof. Runs without doubts are preferred. `undrawn` is the number of the
+    machine's others."""
     if steps.empty:
         return steps
-    judged = steps.assign(doubtful=trust.doubtful(steps))
-    ranked = judged.sort_values(
-        ["doubtful", "tflop_s"],
+    ranked = steps.assign(unsure=trust.unsure(steps)).sort_values(
+        ["unsure", "tflop_s"],
         ascending=[True, False],
         kind="stable",
     )
