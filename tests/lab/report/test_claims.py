@@ -298,6 +298,8 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         abs(said["worst"]["deviation_percent"]) == rows["deviation_percent"].abs().max()
         and said["agreeing"]
         == sum(abs(each) <= said["within"] for each in rows["deviation_percent"])
+        + rows["agreeing"].iloc[0]
+        and said["count"] == len(rows) + rows["undrawn"].iloc[0]
     ),
     ("data_parallel", "finding"): lambda rows, said: (
         said["best"]["efficiency"] == rows.loc[rows["slowed_rank"].isna(), "efficiency"].max()
@@ -541,6 +543,10 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["limited"] == int((roofs(rows) * rows["bandwidth_reach"] < rows["roof_tflop_s"]).sum())
         and 0 < said["near"] <= said["total"] - said["limited"]
         and near(said["share"], 100 * highest(rows, above=False)["share"])
+    ),
+    ("roofline", "finding_open"): lambda rows, said: (
+        not (roofs(rows) * rows["bandwidth_reach"] < rows["roof_tflop_s"]).any()
+        and 0 < said["near"] <= said["total"] == len(rows)
     ),
     ("roofline", "above"): lambda rows, said: (
         near(said["share"], 100 * highest(rows, above=True)["share"])

@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 from support.said import heard_of
 
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import frames, selection, trust
+from mfulab.lab.report.drawing import relative
 from mfulab.lab.report.figures import (
     counter_deviation,
     model_parallel,
@@ -25,9 +26,11 @@ def test_tokens_and_flops_per_joule_divide_by_the_same_energy(recorded):
 def test_counts_that_are_not_drawn_are_told():
     worst = {"model": "gpt2", "counter": "thop", "deviation_percent": -73.0, "explanation": ""}
     rows = pd.DataFrame([worst])
-    told = heard_of(counter_deviation, rows.assign(synthetic=30, undrawn=2))
+    told = heard_of(counter_deviation, rows.assign(synthetic=30, undrawn=2, agreeing=1))
+    [said] = told["finding"]
+    assert (said["agreeing"], said["count"]) == (1, 3)
     assert (told["synthetic"], told["others"]) == ([{"count": 30}], [{"count": 2}])
-    none = heard_of(counter_deviation, rows.assign(synthetic=0, undrawn=0))
+    none = heard_of(counter_deviation, rows.assign(synthetic=0, undrawn=0, agreeing=0))
     assert none.keys() == {"finding"}
 
 
@@ -36,6 +39,10 @@ def test_every_count_is_drawn_or_told_to_be_left_out(recorded):
     counted = frames.ok(recorded["counters"], "deviation_percent")
     every = counted.drop_duplicates(["model", "counter"])
     left_out = rows[["synthetic", "undrawn"]].iloc[0].sum()
+    agreeing = every["deviation_percent"].abs() <= counter_deviation.AGREES_WITHIN
+    load = selection.is_synthetic(every)
+    [said] = heard_of(counter_deviation, rows)["finding"]
+    assert said["agreeing"] == (agreeing & ~load).sum()
     assert len(rows) + left_out == len(every)
 
 
@@ -67,7 +74,9 @@ def test_a_split_has_the_speed_of_the_times_and_the_bytes_that_were_measured(rec
 
 
 def test_the_best_run_of_a_language_model_is_held_against_its_other_lengths(recorded):
-    rows = precision_speed.rows(trust.judged(recorded))
+    tables = trust.judged(recorded)
+    timed = frames.with_machine(tables, frames.ok(tables["profile"], "samples_per_s"))
+    rows = relative.ranked(relative.against(timed, "precision", "fp32"))
     model = rows[(rows["model"] == "gpt2") & (rows["mode"] == "decoding")]
     assert model["sequence_length"].nunique() > 1
     told = heard_of(precision_speed, model.assign(speedup=[2.0 + at for at in range(len(model))]))

@@ -63,15 +63,16 @@ def test_schemes_within_the_intervals_are_neither_fast_nor_slow(tmp_path):
     assert told["finding"][0]["row"]["quantisation"] == "dynamic_int8"
 
 
-def test_a_bar_within_the_intervals_is_pale_and_its_format_is_named(tmp_path):
+def test_a_bar_within_the_intervals_is_pale_and_the_step_before_is_above(tmp_path):
     wide = {"time_ci_low_s": 0.01, "time_ci_high_s": 0.3}
     rows = row(time_ci_low_s=0.045, time_ci_high_s=0.055), fewer("weight_int8", 40.0, **wide)
     drawn = figures.render("quantised", tables(tmp_path, *rows, fewer("dynamic_int8", 30.0)))
     axes = drawn.figure.axes[0]
     inks = {round(bar.get_width()): bar.get_facecolor()[3] for bar in axes.patches}
-    assert inks[200] < inks[150] == 1
+    assert inks[25] < inks[33] == inks[50] == 1  # milliseconds
     assert TEXT("within") in [each.get_text() for each in drawn.figure.legends[0].get_texts()]
-    assert all("from fp32" in label.get_text() for label in axes.get_yticklabels())
+    first = axes.get_yticklabels()[0].get_text()
+    assert first == TEXT("before", precision="fp32")
 
 
 @pytest.mark.parametrize(("speed", "key"), [(20.0, "finding_alike"), (5.0, "finding_slower")])

@@ -59,7 +59,7 @@ def beside(recorded, tmp_path_factory) -> frames.Tables:
 
 
 def test_this_machine_comes_before_recorded_ones(beside):
-    drawn = figures.render("mfu_by_utilization", beside)
+    drawn = figures.render("roofline", beside)
     found = [axes.get_title(loc="left") for axes in drawn.figure.axes]
     assert found == ["Invented Xeon", "Invented GPU 80GB (recorded)"]
 

@@ -168,9 +168,7 @@ def test_a_machine_of_doubtful_rows_alone_has_no_panel_beside_a_sound_one(doubtf
     assert set(rows["machine"]) == drawn
 
 
-@pytest.mark.parametrize(
-    "name", ["utilization_ladder", "roofline", "counter_deviation", "mfu_by_utilization"]
-)
+@pytest.mark.parametrize("name", ["utilization_ladder", "roofline", "counter_deviation"])
 def test_loads_are_drawn_only_alone(invented, name):
     module = figures.modules()[name]
     table = "counters" if name == "counter_deviation" else "profile"

@@ -260,6 +260,13 @@ def lowest(rows: pd.DataFrame, column: str) -> pd.Series:
     return rows.loc[rows[column].idxmin()]
 
 
+def spread(rows: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Returns at most `most` rows, evenly spread over their order."""
+    count = min(len(rows), most)
+    places = np.linspace(0, len(rows) - 1, count).round()
+    return rows.iloc[places.astype(int)]
+
+
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
     """True where the intervals of two times do not overlap. A time without an interval has the
     usual one of its machine. `ratio` is the first time ÷ the second for equal work."""

@@ -154,6 +154,7 @@ def bars(
     *tooltip: str,
     order: Sequence[str] | None = None,
     words: str = "",
+    beyond: float = 0,
     pale: str = "",
     start: str = "",
     upright: bool = False,
@@ -163,7 +164,8 @@ def bars(
 ) -> None:
     """Draws a bar for each row, the first at the top (at the left if `upright`). Bars start at the
     column `start`, end with the text of the column `words`, and are pale if `pale` is False.
-    Without hue and order, every row has a line of its own."""
+    A text that a line at `beyond` would cross stands beyond it. Without hue and order, every row
+    has a line of its own."""
     lanes, names = _lanes(rows, value, name, order, look)
     drawn: list[Rectangle] = []
     if len(lanes):
@@ -181,7 +183,7 @@ def bars(
     if labelsize:
         axes.tick_params(axis="y", labelsize=labelsize)
     if words:
-        _label_ends(axes, drawn, lanes[words], fontsize)
+        _label_ends(axes, drawn, lanes[words], beyond, fontsize)
 
 
 LANES = "lane"  # column with the line of each bar
@@ -235,11 +237,15 @@ def _drawn_bars(
     return list(axes.patches[before:])
 
 
-def _label_ends(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsize: float) -> None:
-    """Writes a label after the end of each bar."""
+def _label_ends(
+    axes: Axes, drawn: Sequence[Rectangle], labels: Series, beyond: float, fontsize: float
+) -> None:
+    """Writes a label after the end of each bar, or beyond a line that it would cross."""
     for bar, label in zip(drawn, labels, strict=True):
         if label:
             right = bar.get_x() + bar.get_width()
+            if beyond / 2 < right < beyond:
+                right = beyond
             middle = bar.get_y() + bar.get_height() / 2
             end = (right, middle)
             style.beside(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -12,7 +13,6 @@ from matplotlib.patheffects import withStroke
 
 from mfulab.lab.report.drawing.style import INK, MUTED, PAPER, Look
 
-Places: TypeAlias = Sequence[tuple[float, float]]
 GAP = 1.5  # points between labels
 ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # distance in points above which a label needs a leader
@@ -32,6 +32,10 @@ SMALLEST = 6
 
 
 LEADING = 1.25  # height of a line ÷ font size
+MARGIN = 1.03  # place across a panel of names in its right margin
+EARLY = 0.6  # place across a panel up to which a line that ends is named beside its end
+OUTLINE = withStroke(linewidth=2.5, foreground=PAPER)  # of names over lines
+LineEnd: TypeAlias = tuple[float, tuple[float, float], str, str]  # height, end, name and colour
 _waiting: WeakKeyDictionary[Figure, list[Callable[[], object]]] = WeakKeyDictionary()
 
 
@@ -57,48 +61,46 @@ def at_line_ends(
     axes: Axes, x: Iterable[float], y: Iterable[float], names: Iterable[str], colors: Iterable[str]
 ) -> None:
     """Names lines in the right margin, in order and without overlap. Their last points are at `x`
-    and `y`. Use it with `later`."""
+    and `y`. Lines that end early are named beside their ends. Use it with `later`."""
+    to_fraction = axes.transData + axes.transAxes.inverted()
+    columns: dict[float, list[LineEnd]] = {}
+    for x_end, y_end, name, color in zip(x, y, names, colors, strict=True):
+        across, height = to_fraction.transform((x_end, y_end))
+        place = MARGIN
+        if across < EARLY:
+            place = round(across + MARGIN - 1, 3)
+        columns.setdefault(place, []).append((height, (x_end, y_end), name, color))
+    alone = []
+    for place, ends in columns.items():
+        if place < MARGIN and len(ends) == 1:
+            [(_, (x_end, y_end), name, _)] = ends
+            alone.append((x_end, y_end, name))
+        else:
+            _name_column(axes, place, sorted(ends))
+    beside_points(axes, alone)
+
+
+def _name_column(axes: Axes, place: float, ends: Sequence[LineEnd]) -> None:
+    """Names lines, the lowest first, below one another at a place across the panel."""
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
-    ends = sorted(
-        zip(
-            x,
-            y,
-            names,
-            colors,
-            strict=True,
-        ),
-        key=lambda end: end[1],
-    )
-    size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / LEADING))
+    size = max(SMALLEST, min(USUAL, (room / len(ends) - GAP) / LEADING))
     most = int(room / (SMALLEST * LEADING + GAP))
     ends = ends[-most:]
     height = (size * LEADING + GAP) / room
-    to_fraction = axes.transData + axes.transAxes.inverted()
-    wanted = []
-    for x_end, y_end, name, color in ends:
-        _, position = to_fraction.transform((x_end, y_end))
-        wanted.append((position, (x_end, y_end), name, color))
-    wanted.sort()
     top = 1 - height / 2  # highest centre of a label that stays below the panel's title
-    placed = top * _apart([end[0] / top for end in wanted], height / top)
-    furthest = max((x_end for x_end, *_ in ends), default=0)
-    for (_, end, name, color), position in zip(wanted, placed, strict=True):
-        # A leader across the panel is dotted, so that it does not look like data.
-        dash: object = "-"
-        if end[0] != furthest:
-            dash = (0, (1, 3))
+    placed = top * _apart([end[0] / top for end in ends], height / top)
+    for (_, end, name, color), position in zip(ends, placed, strict=True):
         leader = {
             **LEADER,
             "linewidth": 0.8,
             "shrinkA": 1,
             "relpos": (0, 0.5),
             "color": color,
-            "linestyle": dash,
         }
-        axes.annotate(
+        label = axes.annotate(
             name,
             end,
-            (1.03, position),
+            (place, position),
             textcoords="axes fraction",
             annotation_clip=False,
             fontsize=size,
@@ -106,6 +108,8 @@ def at_line_ends(
             va="center",
             arrowprops=leader,
         )
+        if place < MARGIN:  # within the panel, over lines
+            label.set_path_effects([OUTLINE])
 
 
 def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
@@ -136,27 +140,21 @@ def _end(block: tuple[float, int], height: float) -> float:
     return start + members * height
 
 
-def beside_points(
-    axes: Axes,
-    points: Sequence[tuple[float, float, str]],
-    obstacles: Places = (),
-    lines: Places = (),
-    reach: float | np.ndarray = 4.0,
-) -> None:
-    """Names points (x, y, name), each at the nearest place free of `obstacles`, `lines` and other
-    labels. A label without a free place is omitted. `reach` is the radius of obstacles in points.
-    Use it with `later`."""
+def beside_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Names points (x, y, name), each at the nearest place free of points, the panel's lines and
+    other texts. A label without a free place is omitted. Use it with `later`."""
+    if not points:
+        return
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72
     taken = [
-        _around(axes, obstacles, reach * scale),
-        _around(axes, [(x, y) for x, y, _ in points], 4 * scale),
+        _squares(axes.transData.transform([point[:2] for point in points]), 4 * scale),
+        _squares(_along_lines(axes), 2 * scale),
     ]
     for text in axes.texts:
         if text.get_text():
             taken.append(text.get_window_extent(renderer).extents[None])
-    crossed = _around(axes, lines, 2 * scale)
     for x, y, name in points:
         label = axes.annotate(
             name,
@@ -167,14 +165,14 @@ def beside_points(
             color=INK,
             va="center",
         )
-        label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
+        label.set_path_effects([OUTLINE])
         center = axes.transData.transform((x, y))
         extent = label.get_window_extent(renderer).size + 2 * GAP * scale
         free = _free(
             center,
             extent,
             inside,
-            np.vstack([*taken, crossed]),
+            np.vstack(taken),
             scale,
         )
         if free is None:
@@ -201,10 +199,20 @@ def _lead(axes: Axes, point: tuple[float, float], offset: tuple[float, float]) -
     )
 
 
-def _around(axes: Axes, points: Places, reach: float | np.ndarray) -> np.ndarray:
-    """Squares around points given in data units: x0, y0, x1, y1 in pixels."""
-    reach = np.reshape(reach, (-1, 1))
-    centers = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
+def _along_lines(axes: Axes) -> np.ndarray:
+    """Places in pixels along all lines of a panel, LEADER_STEP from one another."""
+    found = [np.empty((0, 2))]
+    for line in axes.lines:
+        places = line.get_transform().transform(line.get_xydata())
+        places = places[np.isfinite(places).all(axis=1)]
+        for start, end in pairwise(places):
+            count = int(np.hypot(*(end - start)) / LEADER_STEP) + 2
+            found.append(np.linspace(start, end, count))
+    return np.vstack(found)
+
+
+def _squares(centers: np.ndarray, reach: float) -> np.ndarray:
+    """Squares around places in pixels: x0, y0, x1, y1."""
     return np.hstack([centers - reach, centers + reach])
 
 

@@ -1,8 +1,6 @@
 """Runs relative to the same run at a baseline of one axis: how they are paired, described and
 drawn."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,16 +19,14 @@ READ = (
     *("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision"),
     *("page_faults_per_s", "page_fault_s", "kept_memory_time_s", "matmul_percent"),
 )
-MOST_MODELS = 24  # in a panel
-FEWEST = 2  # marks in a panel
+FEWEST = 2  # pairs of a machine
+MOST = 8  # pairs of a machine, each with a line and a number
 # Ticks; those between doublings are for panels in which all speedups are small.
 FACTORS = (*(2.0**power for power in range(-10, 11)), 1 / 1.5, 1 / 1.25, 1.25, 1.5)
-MOST_LABELLED = 12  # marks that have their numbers beside them
-TITLE, LINE = 0.8, 0.24  # inches for a panel's title and axis, and for each of its models
+TITLE, LINE = 0.8, 0.3  # inches for a panel's title and axis, and for each of its pairs
 SMALL = 9  # font size
-INTERVAL_ENDS = ["drawn_low", "drawn_high"]  # columns of the interval that is drawn
-WIDTH = 78  # letters of axis labels below all panels in a row
-NAMES_HEIGHT = 240  # points for the names of all models of a single machine
+LONGEST = 24  # letters of a model in a name
+COLORS = {True: style.PALETTE[0], False: style.MUTED}  # of pairs by whether they differ
 MARGIN = 1.1  # factor by which the ratio of two measured ceilings may be off
 
 
@@ -43,10 +39,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str | float) -> pd.DataFram
         paired = paired[paired["batch_size"] == largest]
     speedup = paired["samples_per_s"] / paired["samples_per_s_base"]
     paired = _with_intervals(paired.assign(speedup=speedup))
-    paired = paired.assign(possible=_possible(paired))
-    best = paired.groupby(["machine", "model"])["speedup"].transform("max")
-    rank = best.groupby(paired["machine"]).rank(method="dense", ascending=False)
-    return paired[rank <= MOST_MODELS]
+    return paired.assign(possible=_possible(paired))
 
 
 def _paired(rows: pd.DataFrame, axis: str, baseline: str | float) -> pd.DataFrame:
@@ -114,6 +107,16 @@ def ranked(paired: pd.DataFrame) -> pd.DataFrame:
     a single one are left out if others have more."""
     sound = frames.preferred(paired, _is_sound(paired))
     return frames.preferred(sound, sound.groupby("machine")["machine"].transform("size") >= FEWEST)
+
+
+def few(paired: pd.DataFrame) -> pd.DataFrame:
+    """Returns at most MOST pairs of each machine, evenly spread over their speedups. `undrawn` is
+    the number of the others."""
+    kept = [paired.head(0).assign(undrawn=0)]
+    for _, here in paired.sort_values("speedup").groupby("machine", sort=False):
+        drawn = frames.spread(here, MOST)
+        kept.append(drawn.assign(undrawn=len(here) - len(drawn)))
+    return pd.concat(kept[1:] or kept).sort_index()
 
 
 def _is_sound(paired: pd.DataFrame) -> pd.Series:
@@ -221,118 +224,78 @@ def _at_other_lengths(best: pd.Series, rows: pd.DataFrame, axis: str, text: Text
     ]
 
 
+def reading(rows: pd.DataFrame, text: Texts) -> str:
+    """Explains how to read the figure, and which pairs it leaves out."""
+    undrawn = int(rows.drop_duplicates("machine")["undrawn"].sum())
+    if not undrawn:
+        return text("reading")
+    return f"{text('reading')} {text('undrawn', count=undrawn, most=MOST)}"
+
+
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
-    """Draws a panel for each machine and mode, with a line for each model, sorted by its best
-    speedup. Phases of inference get lines of their own."""
-    # The interval of a single process is assumed, and so not drawn.
-    measured = rows[["speedup_low", "speedup_high"]].where(rows["has_interval"])
-    rows = rows.assign(drawn_low=measured["speedup_low"], drawn_high=measured["speedup_high"])
-    is_phase = _is_phase(rows)
-    rows = _with_phases(rows, is_phase, text)
-    titles = style.modes(rows, text)
-    if is_phase.all():
-        titles = dict.fromkeys(titles, "")
-    panels = _panels(rows, figure, titles, text)
-    colors = style.colors(sorted(rows[axis].unique()))
-    if axis == "precision":
-        colors = style.usual_colors(rows[axis])
-    shapes = style.shapes(colors)
-    look = style.hued(axis, colors, shapes) | {"x_interval": INTERVAL_ENDS}
-    hues = list(reversed(colors))
-    apart = 0.4 / max(1, len(colors) - 1)
+    """Draws a panel for each machine, with a line for each pair, the fastest at the top: its
+    interval, and its speedup at the right. Pairs that do not differ measurably are grey."""
+    is_alike = (rows["speedup_low"] < 1) & (rows["speedup_high"] > 1)
+    rows = rows.assign(name=_lines(rows, axis, text), differs=~is_alike)
     machines = style.machines(rows)
-    left = min(1.0, rows["speedup"].min()) / 1.4
-    right = max(1.0, rows["speedup"].max()) * 1.4
-    for number, (axes, here) in enumerate(panels):
-        machine = machines[number // len(titles)]
-        order = _order(rows[rows["machine"] == machine])
-        size: float = SMALL
-        if len(machines) == 1:
-            size = min(11, NAMES_HEIGHT / len(order))
-        axes.axvline(1, color=style.MUTED, linewidth=1.2)
-        heights = kinds.lanes(
-            axes,
-            here,
-            "model",
-            order,
-            axis,
-            hues,
-            apart,
-            fontsize=size,
-        )
-        here = here.assign(place=heights)
-        kinds.points(axes, here, "speedup", "place", "speedup", "samples_per_s", **look)
-        if len(rows) <= MOST_LABELLED:
-            _write_factors(axes, here)
-        ticks.doublings(axes, FACTORS, "×")
-        axes.set_xlim(left, right)
-    return style.dots(colors, text, axis, shapes)
-
-
-def _is_phase(rows: pd.DataFrame) -> pd.Series:
-    """True for rows whose mode is written beside the model: phases of inference, or all rows if a
-    panel of a mode would have too few marks."""
-    is_phase = ~rows["mode"].isin(("training", "inference"))
-    marks = rows[~is_phase].groupby(["machine", "mode"]).size().unstack(fill_value=0)
-    if (marks < FEWEST).any(axis=None):
-        return pd.Series(True, rows.index)
-    return is_phase
-
-
-def _with_phases(rows: pd.DataFrame, is_phase: pd.Series, text: Texts) -> pd.DataFrame:
-    """Writes the mode of each phase beside its model, and puts phases into the panel of
-    inference."""
-    modes = rows["mode"].map(lambda mode: text.name("mode", mode))
-    named = rows["model"] + ", " + modes
-    model = rows["model"].mask(is_phase, named)
-    mode = rows["mode"].mask(is_phase, "inference")
-    return rows.assign(model=model, mode=mode)
-
-
-def _panels(
-    rows: pd.DataFrame, figure: Figure, titles: Mapping[str, str], text: Texts
-) -> list[tuple[Axes, pd.DataFrame]]:
-    """Panels of each machine and mode, each as high as its machine has models."""
-    machines = style.machines(rows)
-    counts = rows.groupby("machine")["model"].nunique()[machines]
-    lines = None
-    if len(machines) == 1:
-        lines = min(MOST_MODELS, counts[machines[0]])
-    panels = style.facets(
+    counts = rows["machine"].value_counts()[machines]
+    grid = style.panels(
         figure,
-        rows,
-        "mode",
-        titles,
-        x=style.wrapped(text("speedup"), WIDTH // len(titles)),
+        machines,
+        [""],
+        x=text("speedup"),
         sharex=True,
-        sharey="row",
-        lines=lines,
         height_ratios=list(counts + 1),
     )
-    if len(machines) > 1:
-        style.resize(figure, TITLE * (1 + len(machines)) + LINE * counts.sum())
-    return panels
+    style.resize(figure, TITLE * (1 + len(machines)) + LINE * max(3, counts.sum()))
+    look = style.hued("differs", COLORS) | {"x_interval": ["speedup_low", "speedup_high"]}
+    for axes, machine in zip(grid.flat, machines, strict=True):
+        here = rows[rows["machine"] == machine].sort_values("speedup")
+        here = here.assign(place=np.arange(len(here)))
+        axes.axvline(1, color=style.MUTED, linewidth=1.2)
+        axes.set_yticks(here["place"], here["name"], fontsize=SMALL)
+        axes.set_ylim(-0.6, len(here) - 0.4)
+        kinds.points(axes, here, "speedup", "place", "speedup", "samples_per_s", **look)
+        _write_speedups(axes, here)
+        ticks.doublings(axes, FACTORS, "×")
+        axes.set_xlim(min(1, rows["speedup"].min()) / 1.4, max(1, rows["speedup"].max()) * 1.4)
+    if is_alike.any():
+        return [style.dot(style.MUTED, text("grey"))]
+    return []
 
 
-def _write_factors(axes: Axes, here: pd.DataFrame) -> None:
-    """Writes each speedup beside its mark, on the side away from the nearest mark of its line."""
-    paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
-    anchor = {"textcoords": "offset points", "va": "center", "fontsize": SMALL, "bbox": paper}
-    for _, line in here.groupby("model"):
-        line = line.sort_values("speedup")
-        logs = np.log(line["speedup"])
-        before = logs.diff().fillna(np.inf)
-        after = -logs.diff(-1).fillna(-np.inf)
-        for (_, row), is_left in zip(line.iterrows(), after < before, strict=True):
-            offset, side, drawn = (6, "left", "drawn_high")
-            if is_left:
-                offset, side, drawn = (-6, "right", "drawn_low")
-            end = row["speedup"] if pd.isna(row[drawn]) else row[drawn]
-            words = f"{significant(row['speedup'])}×"
-            axes.annotate(words, (end, row["place"]), (offset, 0), ha=side, **anchor)
+def _write_speedups(axes: Axes, here: pd.DataFrame) -> None:
+    """Writes each speedup at the right of its line, or ≈ if none is measurable."""
+    for row in here.itertuples():
+        words = "≈"
+        if row.differs:
+            words = f"{significant(row.speedup)}×"
+        axes.text(
+            1.02,
+            row.place,
+            words,
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=SMALL,
+        )
 
 
-def _order(rows: pd.DataFrame) -> list[str]:
-    """Models by their best speedup, the first at the bottom."""
-    best = rows.groupby("model")["speedup"].max()
-    return list(best.sort_values().index)
+def _lines(rows: pd.DataFrame, axis: str, text: Texts) -> list[str]:
+    """Names of pairs: the model, and of mode and `axis` those in which pairs differ. Batch and
+    tokens are added to names that several pairs of a machine have."""
+    told = [key for key in ("mode", axis) if rows[key].nunique() > 1]
+    names = []
+    for _, row in rows.iterrows():
+        words = [text.name(key, row[key]) for key in told]
+        words += curves.variant(row, text)
+        model = row["model"]
+        if len(model) > LONGEST:
+            model = f"{model[: LONGEST - 1]}…"
+        names.append(", ".join([model, *dict.fromkeys(words)]))
+    named = rows.assign(name=names)
+    is_double = named.duplicated(["machine", "name"], keep=False)
+    lines = []
+    for (_, row), double in zip(named.iterrows(), is_double, strict=True):
+        sizes = _sizes(row, text) if double else []
+        lines.append(", ".join([row["name"], *sizes]))
+    return lines

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, points, style
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, style
 from mfulab.lab.report.frames import DataFrame, Series
 
 Colors: TypeAlias = Mapping[Any, str]
@@ -195,6 +195,7 @@ class Bars(Spec):
         look = look | {
             "order": order,
             "words": self.words,
+            "beyond": self.reference or 0,
             "pale": self.pale,
         }
         kinds.bars(
@@ -308,23 +309,6 @@ class Points(Spec):
         if self.named:
             places = here[[self.x, self.y, self.named]].itertuples(index=False, name=None)
             labels.later(labels.beside_points, axes, list(places))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs(Spec):
-    """Draws a point for each run. Colour shows the precision, size the batch; each model's highest
-    point is named."""
-
-    def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
-        """Draws the runs of a panel."""
-        points.scatter(
-            axes,
-            here,
-            self.x,
-            self.y,
-            look["palette"],
-        )
-        points.name_highest(axes, here, self.x, self.y)
 
 
 def names(kind: str, values: Series, text: Texts) -> list[str]:

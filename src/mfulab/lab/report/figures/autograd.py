@@ -1,9 +1,11 @@
 """Cost of autograd when no gradients are needed: time relative to no_grad, and memory of graphs
 that are kept."""
 
+from typing import Any
+
 from mfulab.core.groups import LEAKED_STEPS
-from mfulab.lab.report import claims
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, specs, style, ticks
+from mfulab.lab.report import claims, selection
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, specs, style
 from mfulab.lab.report.frames import DataFrame, Series, Tables, against, highest, one_each, steps
 
 TOPIC = "execution"
@@ -16,29 +18,36 @@ COLORS = {
     "recorded": style.PALETTE[2],
     "leaked": style.PALETTE[1],
 }
+BASE = "no_grad"
 LEAST = 0.5  # % of a time, below which there is no difference
-MOST_CASES = 8  # each with a line
+MOST_CASES = 4  # each with a bar for each way
+ROOM = 1.45  # length of an x axis ÷ longest bar
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects eager inference in each way, with its time relative to no_grad in percent
-    (`relative`). For leaks, `graph_bytes` is the memory kept by each step."""
+    """Selects eager inference in each way on one machine, each model at the batch at which the ways
+    differ most. `relative` is time in percent of no_grad's; for leaks, `graph_bytes` is the memory
+    kept by each step."""
     timed = steps(tables, "time_s", mode="inference", execution="eager", autograd=COLORS)
     timed = one_each(timed, [*CASE, "autograd"])
-    timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
+    timed = against(timed, timed[timed["autograd"] == BASE], CASE, "_no_grad")
     ways = timed.groupby(CASE, dropna=False)["autograd"].transform("nunique")
-    timed = style.of_machines(timed[ways > 1], 2)
-    # Only the cases in which the ways differ most are drawn.
-    difference = (timed["factor"] - 1).abs()
-    differs = difference.groupby([timed["model"], timed["batch_size"]]).transform("max")
-    timed = timed[differs.rank(method="dense", ascending=False) <= MOST_CASES]
-    return timed.assign(relative=100 * timed["factor"], graph_bytes=_graph_bytes(timed))
+    timed = selection.pick(selection.one_machine(timed[ways > 1]), "synthetic")
+    timed = timed.assign(
+        relative=100 * timed["factor"],
+        graph_bytes=_graph_bytes(timed),
+        difference=(timed["factor"] - 1).abs().where(timed["apart"], 0),
+    )
+    by_difference = timed.sort_values("difference", kind="stable")
+    cases = by_difference.drop_duplicates("model", keep="last")[CASE]
+    return timed.merge(cases.tail(MOST_CASES), on=CASE)
 
 
 def _graph_bytes(timed: DataFrame) -> Series:
     """Memory that each leaking step keeps; missing for other ways."""
     recorded = timed["memory_bytes"].where(timed["autograd"] == "recorded")
-    once = recorded.groupby([timed[key] for key in CASE], dropna=False).transform("first")
+    cases = [timed[key] for key in CASE]
+    once = recorded.groupby(cases, dropna=False).transform("first")
     graph_bytes = (timed["memory_bytes"] - once) / LEAKED_STEPS
     return graph_bytes.where(timed["autograd"] == "leaked")
 
@@ -72,42 +81,31 @@ def _largest(rows: DataFrame, shares: Series, keys: tuple[str, str], text: Texts
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Draws a row of panels for each machine, with a line for each case: time relative to no_grad,
-    and peak memory."""
-    cases = []
-    for row in rows.itertuples():
-        cases.append(
-            text(
-                "case",
-                model=row.model,
-                batch=int(row.batch_size),
-            )
-        )
-    shown = rows.assign(case=cases, memory_mib=rows["memory_bytes"] / 2**20)
-    by_size = shown.sort_values(["model", "batch_size"], kind="stable")
-    order = list(by_size["case"].drop_duplicates())[::-1]
-    lines = None
-    if shown["machine"].nunique() == 1:
-        lines = len(order)
-    colors = specs.present(COLORS)(shown["autograd"])
-    look = style.hued("autograd", colors)
+    """Draws bars for each case and way: time relative to no_grad, and peak memory."""
+    cases = [text("case", model=row.model, batch=int(row.batch_size)) for row in rows.itertuples()]
+    rows = rows.assign(case=cases, memory_mb=rows["memory_bytes"] / 1e6, measured=True)
+    colors = specs.present(COLORS)(rows["autograd"])
+    order = list(rows["case"].drop_duplicates())
     titles = [text("times"), text("memory")]
-    for (left, right), here in style.in_rows(figure, shown, titles, sharey=True, lines=lines):
-        place = kinds.lanes(
-            left,
-            here,
-            "case",
-            order,
-            "autograd",
-            [*colors],
-            apart=0.18,
-        )
-        here = here.assign(place=place)
-        kinds.points(left, here, "relative", "place", "relative", "time_s", **look)
-        kinds.points(right, here, "memory_mib", "place", "memory_bytes", **look)
-        left.axvline(100, color=style.MUTED, linewidth=1)
-        lowest = min(90.0, 0.95 * here["relative"].min())
-        furthest = max(110.0, 1.05 * here["relative"].max())
-        left.set_xlim(lowest, furthest)
-        ticks.decades(right.xaxis, 5)
-    return style.dots(colors, text, "autograd")
+    times, memory = style.panels(figure, [""], titles, sharey=True, lines=2 * len(order))[0]
+    ways = rows[rows["autograd"] != BASE]
+    ways = ways.assign(words=[_change(row, text) for row in ways.itertuples()])
+    peaks = rows.dropna(subset=["memory_mb"])
+    peaks = peaks.assign(words=[significant(peak) for peak in peaks["memory_mb"]])
+    for axes, here, value, pale, line in (
+        (times, ways, "relative", "apart", 100),
+        (memory, peaks, "memory_mb", "measured", 0),
+    ):
+        shown = {way: color for way, color in colors.items() if (here["autograd"] == way).any()}
+        look = style.hued("autograd", shown) | {"order": order, "words": "words", "pale": pale}
+        kinds.bars(axes, here, value, "case", value, "time_s", beyond=line, **look)
+        axes.set_xlim(0, ROOM * max(here[value].max(), 1))
+    times.axvline(100, **style.LIMIT)
+    return style.dots(colors, text, "autograd", "s") + style.within(~ways["apart"], text)
+
+
+def _change(row: Any, text: Texts) -> str:
+    """Words on how much longer a way takes than no_grad."""
+    if not row.apart:
+        return text("grey_short")
+    return f"{row.relative - 100:+.0f} %".replace("-", "\N{MINUS SIGN}")

@@ -9,14 +9,15 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok
 TOPIC = "flops"
 ORDER = 2
 CLAIM = claims.COUNTED
-MOST_MODELS = 24
+MOST_MODELS = 8
 AGREES_WITHIN = 1.0  # percent
 
 
 def rows(tables: Tables) -> DataFrame:
     """Selects the MOST_MODELS models on which tools disagree most, the largest deviation last. `run` names
     tool and model, as one run has all tools. Synthetic loads are drawn only if there is nothing
-    else. `synthetic` and `undrawn` are the numbers of their counts and of other models'."""
+    else. `synthetic` and `undrawn` are the numbers of their counts and of other models', of which
+    `agreeing` agree."""
     counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
     every = len(counted)
     counted = selection.pick(counted, "synthetic")
@@ -26,9 +27,10 @@ def rows(tables: Tables) -> DataFrame:
     counted = counted.sort_values(["off", "model", "counter"], kind="stable")
     shown = counted["model"].drop_duplicates()[-MOST_MODELS:]
     drawn = counted[counted["model"].isin(shown)]
-    undrawn = len(counted) - len(drawn)
+    others = counted[~counted["model"].isin(shown)]
+    agreeing = int((others["deviation_percent"].abs() <= AGREES_WITHIN).sum())
     names = drawn["counter"] + ", " + drawn["model"]
-    return drawn.assign(run=names, synthetic=synthetic, undrawn=undrawn)
+    return drawn.assign(run=names, synthetic=synthetic, undrawn=len(others), agreeing=agreeing)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -37,8 +39,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     off = rows["deviation_percent"].abs()
     worst = rows.loc[off.idxmax()]
     counts = {
-        "agreeing": int((off <= AGREES_WITHIN).sum()),
-        "count": len(rows),
+        "agreeing": int((off <= AGREES_WITHIN).sum()) + int(worst["agreeing"]),
+        "count": len(rows) + int(worst["undrawn"]),
         "within": AGREES_WITHIN,
     }
     explanation = verdicts.message(worst["explanation"], text.language)

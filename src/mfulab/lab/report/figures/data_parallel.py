@@ -148,6 +148,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             "job",
             *tooltip,
             words="words",
+            beyond=100,
             fontsize=8,
             labelsize=8,
             color=style.MUTED,

@@ -3,18 +3,8 @@
 from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import (
-    Figure,
-    Legend,
-    Texts,
-    curves,
-    kinds,
-    labels,
-    significant,
-    style,
-    ticks,
-)
-from mfulab.lab.report.frames import DataFrame, Tables, highest, ok, with_machine
+from mfulab.lab.report.drawing import Legend, Texts, curves, significant, specs, style, ticks
+from mfulab.lab.report.frames import DataFrame, Series, Tables, highest, ok, with_machine
 
 TOPIC = "batch_size"
 ORDER = 2
@@ -102,34 +92,30 @@ def reading(rows: DataFrame, text: Texts) -> str:
     return text("reading")
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Draws a panel for each machine with logarithmic axes: MBU solid, MFU dashed. Colour shows the
-    precision; squares are prompts."""
-    colors = style.usual_colors(rows["precision"])
-    others = [*rows.columns.drop([*DASHES])]
-    shares = rows.melt(others, [*DASHES], "share_of", "share")
-    look: style.Look = {
-        "by": [*curves.KEYS, "share_of"],
-        "hue": "precision",
-        "palette": colors,
-        "dash": "share_of",
-        "dashes": DASHES,
-        "style": "mode",
-        "markers": MARKERS,
-    }
-    for axes, here in style.by_machine(figure, rows, sharex=True, x=text("batch_size")):
-        lines = shares[shares["machine"] == here["machine"].iloc[0]]
-        lines = lines.sort_values("batch_size")
-        kinds.lines(axes, lines, "batch_size", "share", **look)
-        ticks.doublings(axes, rows["batch_size"])
-        axes.axhline(100, color=style.MUTED, linewidth=1)
-        axes.margins(y=0.1)
-        ticks.decades(axes.yaxis)
-        axes.set_ylabel(text("share"))
-        _name_lines(axes, here, rows["sequence_length"].nunique() > 1, text)
-    entries = []
-    for name, color in colors.items():
-        entries.append(style.line(color, text.name("precision", name)))
+def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """A row for each run and share, with the name of its line: the model and MBU or MFU, and the
+    context if there are several."""
+    names = rows["model"]
+    if rows["sequence_length"].nunique() > 1:
+        names = Series([text("context", row=row) for _, row in rows.iterrows()], rows.index)
+    rows = rows.assign(named=names)
+    others = rows.columns.drop([*DASHES])
+    shares = rows.melt([*others], [*DASHES], "share_of", "share").dropna(subset=["share"])
+    measures = shares["share_of"].map({"mbu_percent": " MBU", "mfu_percent": " MFU"})
+    return shares.assign(named=shares["named"] + measures).sort_values("batch_size")
+
+
+def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Makes the axes logarithmic, with a line at the ceiling."""
+    ticks.doublings(axes, rows["batch_size"])
+    axes.axhline(100, color=style.MUTED, linewidth=1)
+    axes.margins(y=0.1)
+    ticks.decades(axes.yaxis)
+
+
+def _entries(rows: DataFrame, text: Texts) -> Legend:
+    """Legend entries for MBU and MFU, and for prompts if they are drawn."""
+    entries: Legend = []
     for column, dash in DASHES.items():
         entries.append(style.line(style.MUTED, text(column), dash))
     if rows["mode"].nunique() > 1:
@@ -137,25 +123,20 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     return entries
 
 
-def _name_lines(axes: Axes, here: DataFrame, with_context: bool, text: Texts) -> None:
-    """Names each model's highest line at its end, with its context if there are several."""
-    ends = here.groupby(
-        curves.KEYS,
-        sort=False,
-        dropna=False,
-    ).tail(1)
-    ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"]))
-    ends = ends.sort_values("share")
-    ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
-    names = list(ends["model"])
-    if with_context:
-        names = [text("context", row=row) for _, row in ends.iterrows()]
-    inks = [style.INK] * len(ends)
-    labels.later(
-        labels.at_line_ends,
-        axes,
-        ends["batch_size"],
-        ends["share"],
-        names,
-        inks,
-    )
+draw = specs.Lines(
+    x="batch_size",
+    y="share",
+    told=("share", "time_s"),
+    x_label="batch_size",
+    y_label="share",
+    by=[*curves.KEYS, "share_of"],
+    named="named",
+    hue="precision",
+    kind="precision",
+    colors=style.usual_colors,
+    dressed=_dressed,
+    finished=_finished,
+    entries=_entries,
+    shared={"sharex": True, "sharey": True},
+    look={"dash": "share_of", "dashes": DASHES, "style": "mode", "markers": MARKERS},
+)

@@ -1,23 +1,36 @@
-"""Energy: FLOPs per joule over MFU."""
+"""Energy: FLOPs per joule by batch size."""
 
 from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims
-from mfulab.lab.report.drawing import Legend, Texts, curves, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, highest, lowest, ok, with_machine
+from mfulab.lab.report.drawing import Texts, curves, specs, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, highest, lowest, ok, spread, with_machine
 
 TOPIC = "energy"
 PER_JOULE = "flops_per_j"
-ROOM = 1.5  # length of the x axis ÷ highest MFU, so that names have room on a phone, too
+MACHINES = 2  # panels, side by side
+MOST = 6  # lines of a machine, each with a name
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects runs whose energy was measured."""
-    needed = ("flops_per_j", "mfu_percent", "samples_per_j")
+    """Selects runs whose energy was measured, of at most MOST series of each machine. `undrawn` is
+    the number of the machine's other runs."""
+    needed = ("flops_per_j", "mfu_percent", "samples_per_j", "batch_size")
     measured = with_machine(tables, ok(tables["profile"], *needed))
     measured = measured[measured["flops_per_j"] > 0]  # rows without FLOPs cannot be compared
-    gflop_per_j = measured["flops_per_j"] / 1e9
-    return measured.assign(gflop_per_j=gflop_per_j, sample_j=1 / measured["samples_per_j"])
+    measured = measured.assign(
+        gflop_per_j=measured["flops_per_j"] / 1e9,
+        sample_j=1 / measured["samples_per_j"],
+        series=measured.groupby(curves.KEYS, dropna=False).ngroup(),
+    )
+    best = measured.sort_values(PER_JOULE).drop_duplicates("series", keep="last")
+    kept = []
+    for _, here in best.groupby("machine", sort=False):
+        kept += [*spread(here, MOST)["series"]]
+    drawn = measured[measured["series"].isin(kept)]
+    others = measured["machine"].value_counts() - drawn["machine"].value_counts()
+    drawn = drawn.assign(undrawn=drawn["machine"].map(others))
+    return drawn.sort_values("batch_size", kind="stable")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -47,27 +60,40 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return " ".join(sentences)
 
 
+def reading(rows: DataFrame, text: Texts) -> str:
+    """Explains how to read the figure, and which runs it leaves out."""
+    undrawn = int(rows.drop_duplicates("machine")["undrawn"].sum())
+    if not undrawn:
+        return text("reading")
+    return f"{text('reading')} {text('undrawn_runs', count=undrawn, most=MOST)}"
+
+
+def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Adds the names of lines."""
+    modes = specs.names("mode", rows["mode"], text)
+    return rows.assign(named=rows["model"] + ", " + modes)
+
+
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    """Sets limits and ticks."""
-    axes.set(xlim=(0, ROOM * here["mfu_percent"].max()))
+    """Sets ticks."""
+    ticks.doublings(axes, rows["batch_size"])
+    axes.margins(y=0.1)
     ticks.decades(axes.yaxis)
 
 
-def _sizes(rows: DataFrame, text: Texts) -> Legend:
-    """Legend entry for the sizes of points; empty if all are equal."""
-    if rows["batch_size"].nunique() > 1:
-        return [style.dot(style.MUTED, text("dot_size"))]
-    return []
-
-
-draw = specs.Runs(
-    x="mfu_percent",
+draw = specs.Lines(
+    x="batch_size",
     y="gflop_per_j",
-    x_label="mfu",
+    told=("gflop_per_j", "sample_j", "mfu_percent"),
+    x_label="batch_size",
+    y_label="gflop_per_j",
+    by=curves.KEYS,
+    named="named",
     hue="precision",
     kind="precision",
     colors=style.usual_colors,
+    dressed=_dressed,
     finished=_finished,
-    entries=_sizes,
-    shared={"sharey": True, "y": "GFLOP/J"},
+    shared={"sharey": True},
+    look={"s": 36},
 )

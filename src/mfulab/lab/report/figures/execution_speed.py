@@ -27,7 +27,7 @@ def rows(tables: Tables) -> DataFrame:
     is_varied = timed["varied_calls"].notna()
     alike = timed[~is_quantised & ~is_elsewhere & ~is_varied]
     paired = relative.ranked(relative.against(alike, "execution", "eager"))
-    return selection.pick(paired, selection.SYNTHETIC)
+    return relative.few(selection.pick(paired, selection.SYNTHETIC))
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -69,4 +69,5 @@ def _pays(made: DataFrame, name: str, text: Texts) -> str:
     )
 
 
+reading = relative.reading
 draw = partial(relative.draw, axis="execution")

@@ -7,7 +7,18 @@ from matplotlib.axes import Axes
 from mfulab.core.json_text import parse_json
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, significant, specs, style
-from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, apart, highest, one_each, steps
+from mfulab.lab.report.frames import (
+    INTERVAL,
+    DataFrame,
+    Series,
+    Tables,
+    apart,
+    comparable,
+    highest,
+    one_each,
+    preferred,
+    steps,
+)
 
 TOPIC = "execution"
 ORDER = 2
@@ -60,10 +71,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 def _compared(rows: DataFrame, text: Texts) -> list[str]:
     """Sentences on the case whose executions differ most, and on executions that are as fast as its
-    fastest."""
+    fastest. Steps that wait for new memory are told apart."""
+    sound = preferred(rows, comparable(rows))
     cases = []
     ranked = []
-    for _, case in rows.groupby(CASE, sort=False):
+    for _, case in sound.groupby(CASE, sort=False):
         by_time = case.sort_values("time_s")
         cases.append(by_time)
         if len(by_time) > 1 and apart(by_time.iloc[-1], by_time.iloc[0]):
@@ -88,14 +100,37 @@ def _compared(rows: DataFrame, text: Texts) -> list[str]:
             slow=slow_name,
         )
     ]
-    if not ranked:
-        return sentences
-    others = here.iloc[1:]
+    if ranked:
+        sentences += _as_fast(here, text)
+    return sentences + _waiting(rows.merge(here.head(1)[CASE], on=CASE), text)
+
+
+def _as_fast(by_time: DataFrame, text: Texts) -> list[str]:
+    """Sentence on executions of a case that are as fast as its fastest; empty if there are
+    none."""
+    fast = by_time.iloc[0]
+    others = by_time.iloc[1:]
     beside = others.loc[~apart(others, fast), "execution"]
-    if len(beside):
-        names = ", ".join(map(text, beside))
-        sentences.append(text("as_fast", fast=fast_name, others=names))
-    return sentences
+    if beside.empty:
+        return []
+    names = ", ".join(map(text, beside))
+    return [text("as_fast", fast=text(fast.execution), others=names)]
+
+
+def _waiting(case: DataFrame, text: Texts) -> list[str]:
+    """Sentence on the execution of a case that waits longest for new memory; empty if none
+    does."""
+    waiting = case[_waits(case)]
+    if waiting.empty:
+        return []
+    longest = waiting.loc[(waiting["time_s"] - waiting["kept_memory_time_s"]).idxmax()]
+    return [text("waiting", name=text(longest.execution), row=longest)]
+
+
+def _waits(rows: DataFrame) -> Series:
+    """True for steps that would be measurably quicker if their memory were kept."""
+    kept_s = rows.reindex(columns=["kept_memory_time_s"])["kept_memory_time_s"]
+    return ~comparable(rows) & (kept_s < rows["time_s"])
 
 
 def _factor(by_time: DataFrame) -> float:
@@ -136,12 +171,14 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Adds labels of cases and executions, and MFU and compile time after each bar."""
     cases = []
     behind = []
-    for row in rows.itertuples():
+    for row in rows.assign(waits=_waits(rows)).itertuples():
         cases.append(text("case", row=row))
         words = []
         if row.mfu_percent == row.mfu_percent:
             words.append(text("of_mfu", share=row.mfu_percent))
-        if row.compile_s == row.compile_s:
+        if row.waits:
+            words.append(text("kept", time=row.kept_memory_time_s))
+        elif row.compile_s == row.compile_s:
             words.append(text("after", time=row.compile_s))
         behind.append("\n".join(words))
     names = rows["execution"].map(text)

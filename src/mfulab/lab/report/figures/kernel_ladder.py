@@ -198,7 +198,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             axes.axvline(100, color=style.MUTED, linewidth=1.2)
             fastest_last = list(here["kernel"])[::-1]  # the last is at the top
             heights = kinds.lanes(axes, here, "kernel", fastest_last, fontsize=9)
-            here = here.assign(height=heights)
+            is_named_doubtful = here["kernel"] == here["outside"]
+            here = here.assign(height=heights, doubtful=here["doubtful"] | is_named_doubtful)
             kinds.points(
                 axes,
                 here,

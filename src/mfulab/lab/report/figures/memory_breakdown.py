@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -42,6 +43,7 @@ CARDS = (
     *("H200 SXM", "B200 HGX", "Instinct MI300X"),
 )
 CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
+SAVES = 0.1  # share by which a setup is leaner than all above it
 LEAST_ERROR = 0.1  # of a count: contexts and fragmentation are not in it
 ROOM = 3.2  # lines below the bars, for the names of cards
 MOST_MODELS = 3  # each with a panel
@@ -255,17 +257,40 @@ def _smallest_card(needed: float) -> str:
 
 
 def reading(rows: DataFrame, text: Texts) -> str:
-    """Explains how to read the figure, and cards' lines only if a panel has one."""
-    ends = {model: _end(here) for model, here in rows.groupby("model")}
-    if any(map(_cards_before, ends.values())):
-        return f"{text('reading')} {text('cards')}"
-    return text("reading")
+    """Explains how to read the figure, cards' lines only if a panel has one, and which setups are
+    left out."""
+    drawn = shown(rows)
+    sentences = [text("reading")]
+    ends = [_end(here) for _, here in drawn.groupby("model")]
+    if any(map(_cards_before, ends)):
+        sentences.append(text("cards"))
+    undrawn = rows["way"].nunique() - drawn["way"].nunique()
+    if undrawn:
+        sentences.append(text("undrawn", count=undrawn, saves=percent(100 * SAVES)))
+    return " ".join(sentences)
+
+
+def shown(rows: DataFrame) -> DataFrame:
+    """Keeps the setups that hold at least SAVES less than all above them in the largest model, and
+    measured ones. Setups over several devices are left out if the usual one fits any card."""
+    model = highest(rows, "total")["model"]
+    totals = rows[rows["model"] == model].set_index("way")["total"]
+    fits = _fits_smallest(totals["fp32_adam"], LEAST_ERROR)
+    kept = {INFERENCE, *rows.loc[rows["measured_bytes"].fillna(0) > 0, "way"]}
+    leanest = np.inf
+    for way, total in totals.items():
+        is_sharded = WAYS.get(way, TRAINING)["devices"] > 1
+        if total <= (1 - SAVES) * leanest and not (fits and is_sharded):
+            kept.add(way)
+            leanest = total
+    return rows[rows["way"].isin(kept)]
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a panel for each model with a stacked bar for each technique. Lines are capacities of
     cards, diamonds measured peaks."""
     names = {way: text.name("memory_way", way) for way in (*WAYS, INFERENCE)}
+    rows = shown(rows)
     order = [name for way, name in names.items() if rows["way"].eq(way).any()]
     named = rows["way"].map(names)
     rows = rows.assign(name=named, place=named.map(order.index))

@@ -31,7 +31,7 @@ TALLEST = 4.6  # inches, so that sentence, figure and cause fit one screen
 COLORS = dict(zip(PARTS, (
     "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
     "#b4d3b2", "#7fa87c", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
-MOST = 18  # lines in all panels; `mfu_by_utilization` has the best of a larger sweep
+MOST = 18  # lines in all panels
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -149,11 +149,13 @@ def selected(rows: DataFrame, text: Texts) -> str:
         key = "selected_here" if elsewhere else "selected_all"
         return text(key, count=len(drawn), elsewhere=elsewhere)
     doubted = trust.doubtful(left) | ~(left["mfu_percent"] > 0)
+    longer = ~doubted & _is_of_longer_format(rows)[left.index]
     fastest = rows.groupby(["machine", "model", "mode"])["samples_per_s"].transform("max")
-    slower = ~doubted & (left["samples_per_s"] < fastest[left.index])
+    slower = ~doubted & ~longer & (left["samples_per_s"] < fastest[left.index])
     counts = {
+        "left_format": int(longer.sum()),
         "left_slower": int(slower.sum()),
-        "left_many": int((~doubted & ~slower).sum()),
+        "left_many": int((~doubted & ~longer & ~slower).sum()),
         "left_doubted": int(doubted.sum()),
         "left_elsewhere": elsewhere,
     }
@@ -171,7 +173,8 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     most = MOST // len(machines)
     of_machines = []
     few = rows[["machine", "model", "mode", "mfu_percent", "samples_per_s"]].assign(
-        doubtful=trust.doubtful(rows)
+        doubtful=trust.doubtful(rows),
+        longer=_is_of_longer_format(rows),
     )
     for machine in machines:
         here = few[few["machine"] == machine].sort_values("mfu_percent", ascending=False)
@@ -189,9 +192,18 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
 
 
+def _is_of_longer_format(rows: DataFrame) -> Series:
+    """True for runs of a model that the machine also ran in fewer bits than fp32. As MFU is of each
+    format's own peak, these belong to the figure of formats."""
+    is_shorter = ~rows["precision"].isin(("fp32", "fp64"))
+    has_shorter = is_shorter.groupby([rows["machine"], rows["model"]]).transform("any")
+    return has_shorter & ~is_shorter
+
+
 def _spread(here: DataFrame, named: Collection[object], most: int) -> DataFrame:
     """At most `most` rows of a machine, sorted by MFU: the `named` ones, and of others the fastest
     run of each model and mode, evenly spread."""
+    here = here[~here["longer"] | here.index.isin(named)]
     here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
     fastest = here.sort_values("samples_per_s", ascending=False)
     fastest = fastest.drop_duplicates(["model", "mode"])

@@ -16,8 +16,9 @@ def rows(tables: Tables) -> DataFrame:
     """Selects runs of models in other formats than fp32, paired with the same run in fp32."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     paired = relative.ranked(relative.against(timed, "precision", "fp32"))
-    return selection.pick(paired, selection.SYNTHETIC)
+    return relative.few(selection.pick(paired, selection.SYNTHETIC))
 
 
+reading = relative.reading
 finding = partial(relative.finding, axis="precision")
 draw = partial(relative.draw, axis="precision")

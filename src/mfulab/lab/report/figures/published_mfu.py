@@ -24,7 +24,6 @@ FAMILIES = {
     "gfx942": "CDNA 3",
     "gfx950": "CDNA 4",
 }
-FAMILIES |= {"gfx942": "CDNA 3", "gfx950": "CDNA 4"}
 OWN = "own"
 SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 

@@ -49,6 +49,7 @@ def rows(tables: Tables) -> DataFrame:
     low = ways["time_low_percent"].fillna(ways["time_percent"])
     high = ways["time_high_percent"].fillna(ways["time_percent"])
     return ways.assign(
+        time_percent=ways["time_percent"].mask(is_whole, 100.0),  # itself, measured twice
         errors=100 - ways["accuracy_percent"],
         change=change,
         worse=is_apart & (change < 0),
@@ -175,6 +176,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             name,
             *tooltip,
             pale=pale,
+            beyond=100,
             **look,
         )
         axes.set(xlim=(0, ROOM * max(rows[name].max(), 100)), xlabel=text("of_whole"))

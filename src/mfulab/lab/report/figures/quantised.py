@@ -1,7 +1,9 @@
-"""Speed of quantised models relative to the same step before, with the bytes of their weights and
-their error."""
+"""Time of quantised models and of the same step before, with the bytes of their weights and their
+error."""
 
-from mfulab.lab.report import claims
+from pandas import concat
+
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Legend, Texts, significant, specs, style
 from mfulab.lab.report.frames import (
     DataFrame,
@@ -20,17 +22,18 @@ TOPIC = "precision"
 CLAIM = claims.side_of("relative", 100.0)
 ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
 ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
+COLORS = {"before": style.MUTED, "after": style.PALETTE[0]}
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects quantised steps, paired with the same eager step before. `relative` is their speed in
+    """Selects quantised steps of one machine, paired with the same eager step before. `relative` is their speed in
     percent of it."""
     timed = steps(tables, "samples_per_s", "time_s")
     before = one_each(timed[timed["execution"] == "eager"], ALIKE)
     is_quantised = ~timed["quantisation"].isin(["", "none"])
     fewer = timed[is_quantised & timed["weight_bytes"].notna()]
-    fewer = one_each(fewer, [*ALIKE, "quantisation"])
-    fewer = against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
+    fewer = selection.one_machine(one_each(fewer, [*ALIKE, "quantisation"]))
+    fewer = against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent", "run")
     # MBU is bytes ÷ time: ratios of MBU and time give the ratio of bytes. Not for decoding, which
     # reads its cache in addition to weights.
     moved = fewer["mbu_percent_before"] / (fewer["mbu_percent"] * fewer["factor"])
@@ -86,30 +89,52 @@ def _case(row: Series, text: Texts) -> dict[str, object]:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Keeps two machines, sorts rows by scheme, and adds labels of cases, schemes and bars."""
-    rows = style.of_machines(rows, 2)
+    """A bar for each scheme, below one for the step before, with times in milliseconds and
+    labels."""
     rows = rows.sort_values("quantisation", key=lambda name: name.map(ORDER_OF_SCHEMES.index))
-    schemes = {}
-    for scheme, here in rows.groupby("quantisation", sort=False):
-        formats = "/".join(dict.fromkeys(specs.names("precision", here["precision"], text)))
-        largest = here[["weight_bytes", "error"]].max()
-        schemes[scheme] = text(
-            "scheme",
-            scheme=scheme,
-            precision=formats,
-            largest=largest,
+    cases = [text("case", **_case(row, text)) for _, row in rows.iterrows()]
+    rows = rows.assign(case=cases)
+    bars = []
+    for precision, here in rows.groupby("precision", sort=False):
+        before = here.drop_duplicates("case")
+        bars.append(
+            before.assign(
+                run=before["run_before"],
+                time_s=before["time_s_before"],
+                mbu_percent=before["mbu_percent_before"],
+                named=text("before", precision=precision),
+                words="",
+                kind="before",
+                apart=True,
+                doubtful=False,
+            )
         )
-    cases = []
-    words = []
-    for _, row in rows.iterrows():
-        cases.append(text("case", **_case(row, text)))
-        known = row[["relative", "mbu_percent"]].dropna()
-        words.append(", ".join(specs.shares(known, text)))
-    return rows.assign(
-        case=cases,
-        words=words,
-        named=rows["quantisation"].map(schemes),
+        bars.append(
+            here.assign(
+                named=[_label(rows, row, text) for _, row in here.iterrows()],
+                words=[_gain(row, text) for _, row in here.iterrows()],
+                kind="after",
+            )
+        )
+    together = concat(bars)
+    return together.assign(time_ms=1e3 * together["time_s"])
+
+
+def _label(rows: DataFrame, row: Series, text: Texts) -> str:
+    """Name of a scheme, with the bytes and the largest error of its weights."""
+    alike = rows[
+        (rows["quantisation"] == row["quantisation"]) & (rows["precision"] == row["precision"])
+    ]
+    return text(
+        "scheme", scheme=row["quantisation"], largest=alike[["weight_bytes", "error"]].max()
     )
+
+
+def _gain(row: Series, text: Texts) -> str:
+    """Words on a scheme's speed relative to the step before."""
+    if not row["apart"]:
+        return text("grey_short")
+    return f"{significant(row['relative'] / 100)}×"
 
 
 def _behind(rows: DataFrame, text: Texts) -> Legend:
@@ -118,18 +143,20 @@ def _behind(rows: DataFrame, text: Texts) -> Legend:
 
 
 draw = specs.Bars(
-    x="relative",
+    x="time_ms",
     y="named",
-    told=("relative", "time_s", "mbu_percent"),
+    told=("time_ms", "relative", "mbu_percent"),
     words="words",
     pale="apart",
-    x_label="relative",
+    x_label="time",
     facet="case",
-    most=4,
-    reference=100,
-    room=1.9,
+    most=3,
+    hue="kind",
+    colors=specs.present(COLORS),
+    keyed=False,
+    room=1.6,
     dressed=_dressed,
     entries=_behind,
-    shared={"sharey": True, "sharex": True},
-    look={"fontsize": 8, "labelsize": 9, "width": 0.6},
+    shared={"sharey": True},
+    look={"fontsize": 9, "labelsize": 9, "width": 0.6, "dodge": False},
 )

@@ -8,7 +8,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection, trust
-from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
+from mfulab.lab.report.drawing import (
+    Figure,
+    Legend,
+    Texts,
+    kinds,
+    labels,
+    quantity,
+    style,
+    ticks,
+)
 from mfulab.lab.report.frames import (
     DataFrame,
     Series,
@@ -16,6 +25,7 @@ from mfulab.lab.report.frames import (
     highest,
     ok,
     preferred,
+    spread,
     those,
     with_machine,
     with_traces,
@@ -23,7 +33,9 @@ from mfulab.lab.report.frames import (
 
 TOPIC = "roofline"
 ORDER = 0
-MOST_TICKS = 4  # in a panel of a third of the width
+MOST_TICKS = 4  # in a panel of half of the width
+MACHINES = 2  # panels, side by side
+MOST = 8  # runs of a machine, each with its name
 CLAIM = claims.side_of("roof_percent", 100.0)
 FEWEST = 1  # a run is compared with its roofs
 
@@ -33,7 +45,8 @@ ABOVE: style.Look = {"va": "bottom", "fontsize": 10}  # of names above lines
 
 def rows(tables: Tables) -> DataFrame:
     """Selects plain steps with intensity, speed and measured ceilings, and steps of traces with
-    computed peaks. Synthetic loads are included only if there is nothing else."""
+    computed peaks: the fastest of each model and mode. Synthetic loads are included only if there
+    is nothing else."""
     both = ok(with_traces(tables), "tflop_s", "arithmetic_intensity")
     steps = ok(those(both, ~both["is_read"]), "ceiling_tflop_s", "ceiling_gb_s")
     steps = selection.pick(steps, "variant")
@@ -51,7 +64,27 @@ def rows(tables: Tables) -> DataFrame:
         roof_percent=100 * steps["tflop_s"] / roof,
         bandwidth_reach=steps["hardware"].map(_reach_of_bandwidth(tables["ceilings"])).fillna(1.0),
     )
-    return selection.pick(steps, "recorded_trace", "synthetic")
+    return _few(selection.pick(steps, "recorded_trace", "synthetic"))
+
+
+def _few(steps: DataFrame) -> DataFrame:
+    """Keeps the fastest run of each machine, model and mode, at most MOST of a machine, evenly spread
+    over their shares of the roof. Runs without doubts are preferred. `undrawn` is the number of the
+    machine's others."""
+    if steps.empty:
+        return steps
+    ranked = steps.assign(unsure=trust.unsure(steps)).sort_values(
+        ["unsure", "tflop_s"],
+        ascending=[True, False],
+        kind="stable",
+    )
+    fastest = ranked.drop_duplicates(["machine", "model", "mode"])
+    totals = steps["machine"].value_counts()
+    kept = []
+    for machine, here in fastest.groupby("machine", sort=False):
+        drawn = spread(here.sort_values("roof_percent"), MOST)
+        kept.append(drawn.assign(undrawn=totals[machine] - len(drawn)))
+    return pd.concat(kept)
 
 
 def _reach_of_bandwidth(ceilings: DataFrame) -> Series:
@@ -70,13 +103,16 @@ def finding(rows: DataFrame, text: Texts) -> str:
         1 / rows["bandwidth_reach"], rows["bandwidth_reach"]
     )
     near = int(is_near.sum())
-    key = "finding_near" if near else "finding"
+    limited = int((is_limited & ~is_near).sum())
+    key = "finding"
+    if near:
+        key = "finding_near" if limited else "finding_open"
     is_above = is_limited & (rows["roof_percent"] > trust.ABOVE)
     under = preferred(rows, ~is_above)
     best = highest(under, "roof_percent")
     finding = text(
         key,
-        limited=int((is_limited & ~is_near).sum()),
+        limited=limited,
         near=near,
         total=len(rows),
         run=_named(best, text),
@@ -113,12 +149,22 @@ def selected(rows: DataFrame, text: Texts) -> str:
     return ""
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
+def reading(rows: DataFrame, text: Texts) -> str:
+    """Explains how to read the figure, and which runs it leaves out."""
+    undrawn = int(rows.drop_duplicates("machine")["undrawn"].sum())
+    if not undrawn:
+        return text("reading")
+    return f"{text('reading')} {text('undrawn', count=undrawn, most=MOST)}"
+
+
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Draws a panel for each machine, with measured roofs solid and computed ones dashed. Colour
-    shows the precision, and each model's highest point is named."""
+    shows the precision, and each run is named."""
     colors = style.usual_colors(rows["precision"])
+    look = style.hued("precision", colors) | {"s": 64}
     place = ("arithmetic_intensity", "tflop_s")
-    for axes, here in points.panels(figure, rows, place, x=text("intensity")):
+    rows = rows.assign(name=_names(rows, text))
+    for axes, here in style.by_machine(figure, rows, x=text("intensity")):
         bandwidth = here["roof_gb_s"].iloc[0] / 1e3
         intensity = here["arithmetic_intensity"]
         roof = here["roof_tflop_s"]
@@ -131,6 +177,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
             colors,
             text,
         )
+        kinds.points(axes, here, *place, *place, "roof_percent", **look)
         axes.set(xscale="log", yscale="log", xlim=(low, high))
         bottom = here["tflop_s"].min() / 3
         top = axes.get_ylim()[1]
@@ -141,11 +188,24 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         top_roof = here[["peak_tflop_s", "roof_tflop_s"]].max(axis=None)
         _name_roofs(axes, roofs, (low, high), top_roof)
         _name_bandwidth(axes, bandwidth, (low, high))
-    entries = []
+        named = list(here[[*place, "name"]].itertuples(index=False, name=None))
+        labels.later(labels.beside_points, axes, named)
+    entries = style.dots(colors, text, "precision")
     if rows["ceiling_tflop_s"].notna().any():
         entries.append(style.line(style.MUTED, text("measured")))
-    entries.append(style.line(style.MUTED, text("computed"), (4, 2)))
-    points.legend(figure, rows, text, entries)
+    return [*entries, style.line(style.MUTED, text("computed"), (4, 2))]
+
+
+def _names(rows: DataFrame, text: Texts) -> list[str]:
+    """Names of runs: the model, with its mode if the model has several on its machine."""
+    modes = rows.groupby(["machine", "model"])["mode"].transform("nunique")
+    names = []
+    for model, mode, count in zip(rows["model"], rows["mode"], modes, strict=True):
+        name = model
+        if count > 1:
+            name = f"{model}, {text.name('mode', mode)}"
+        names.append(name)
+    return names
 
 
 def _name_roofs(

@@ -1,6 +1,5 @@
 """Time of a step over batch size, with a line for each model and precision."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -14,7 +13,7 @@ ORDER = 0
 CLAIM = claims.rising("samples_per_s", curves.KEYS, "batch_size")
 MODES = ("training", "inference")  # other modes are in the figure `decoding`
 ENDS_MS = ("time_ci_low_ms", "time_ci_high_ms")
-MOST_LINES = 14  # of a panel, so that each has room for its name
+MOST_LINES = 6  # of a panel, each with its name
 MOST_NAMED = 3  # series that are named because they are not ranked
 MOST_REACH = 4.0  # factor beyond the slowest step that a panel shows of an interval
 LINE = [key for key in curves.KEYS if key != "machine"]
@@ -50,18 +49,11 @@ def _of_few_lines(here: DataFrame) -> DataFrame:
     by_time = last.sort_values("time_s", ascending=False)
     slowest = by_time.drop_duplicates("model")
     others = by_time.drop(slowest.index)
-    kept = _spread(slowest, MOST_LINES)
-    kept = pd.concat([kept, _spread(others, MOST_LINES - len(kept))])
+    kept = frames.spread(slowest, MOST_LINES)
+    kept = pd.concat([kept, frames.spread(others, MOST_LINES - len(kept))])
     wanted = pd.MultiIndex.from_frame(kept[LINE].fillna(""))
     is_kept = pd.MultiIndex.from_frame(here[LINE].fillna("")).isin(wanted)
     return here[is_kept].assign(undrawn=len(last) - len(kept))
-
-
-def _spread(rows: DataFrame, most: int) -> DataFrame:
-    """At most `most` rows, evenly spread over their order."""
-    count = min(len(rows), most)
-    places = np.linspace(0, len(rows) - 1, count).round()
-    return rows.iloc[places.astype(int)]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
