@@ -398,6 +398,15 @@ def test_padded_tiles_cost_what_tensor_cores_work_beyond_the_model():
     part = most_saved({**row, "verdict_reason": "padding"})
     assert "5.00" in whole
     assert "0.600" in part
+    modules = [
+        {"depth": 1, "name": "Model", "ms": 9.0, "flops": 2e9, "mfu_percent": 20.0},
+        {"depth": 2, "name": "Linear", "ms": 5.0, "flops": 1e9, "mfu_percent": 10.0},
+        {"depth": 2, "name": "Conv1D", "ms": 4.0, "flops": 1e9, "mfu_percent": 72.0},
+        {"depth": 2, "name": "GELU", "ms": 6.0, "flops": 0.0},
+    ]
+    row |= {"module_times": json.dumps(modules), "verdict_reason": "padding"}
+    assert "Linear" in most_saved(row)
+    assert "Linear" not in most_saved({**row, "verdict_reason": "tiles"})
 
 
 @pytest.mark.parametrize(

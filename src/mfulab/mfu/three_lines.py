@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mfulab.core.formats import FORMATS
+from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.intervals import ends_in_words
 from mfulab.core.language.quantities import percent, quantity, significant
@@ -344,7 +345,26 @@ def most_saved(row: Row, language: str = "en") -> str:
     if shown[0] == shown[1]:  # shows that the part is nearly, but not all of, the step
         shown = significant(part, 4), significant(step, 4)
     ends = _ends_of_time(row, language)
-    return text("saves", part=shown[0], step=shown[1], unit=unit, ends=ends)
+    saved = text("saves", part=shown[0], step=shown[1], unit=unit, ends=ends)
+    return f"{saved} {_slowest_module(row, text)}".strip()
+
+
+def _slowest_module(row: Row, text: Texts) -> str:
+    """Sentence on the module whose matmuls lose most time to their ceiling, if the row's sentence is
+    on padding that it does not locate; empty without such a module."""
+    modules = parse_json(str(row.get("module_times") or "[]"))
+    if row.get("verdict_reason") != PADDING or not modules:
+        return ""
+    lost_ms = {}
+    for place, module in enumerate(modules):
+        inside = modules[place + 1 : place + 2]
+        is_leaf = not inside or inside[0]["depth"] <= module["depth"]
+        if is_leaf and module.get("mfu_percent"):
+            lost_ms[place] = module["ms"] * (1 - module["mfu_percent"] / 100)
+    if not lost_ms:
+        return ""
+    slowest = modules[max(lost_ms, key=lost_ms.__getitem__)]
+    return text("slowest", module=slowest)
 
 
 def _unit_of(time_s: float) -> tuple[str, float]:
