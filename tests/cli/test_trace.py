@@ -17,7 +17,7 @@ from support.slow import few
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
-from mfulab.cli.trace_text import BEYOND, _budget, _module_lines, short
+from mfulab.cli.trace_text import _budget, short
 from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.mfu.account import Account, Loss
 
@@ -334,12 +334,3 @@ def test_a_reason_of_wide_letters_is_wrapped_whole(capsys, monkeypatch):
         told = capsys.readouterr().out
         assert "--peak fp32=TFLOP/s" in told
         assert "…" not in told
-
-
-@pytest.mark.parametrize(("share", "is_beyond"), [(115.5, True), (100.2, False), (99.0, False)])
-def test_a_module_faster_than_its_ceiling_is_marked(share, is_beyond):
-    module = {"depth": 1, "name": "conv", "calls": 1, "ms": 50.0, "flops": 1e9}
-    modules = json.dumps([module | {"mfu_percent": share}, module])
-    first, second = _module_lines({"module_times": modules, "time_s": 0.1})
-    assert first["mfu_percent"].endswith(BEYOND) == is_beyond
-    assert second["mfu_percent"] == ""

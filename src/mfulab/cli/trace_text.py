@@ -29,8 +29,6 @@ Row = dict[str, Any]  # columns of a trace
 Cells = dict[str, str]  # of a line in a table, by column
 DEEPEST = 5  # levels of modules shown
 LEAST_PERCENT = 2.0  # modules shown, relative to the longest
-ROUNDED = 100.5  # % from which a share of a ceiling is above it beyond rounding
-BEYOND = " *"  # mark of what is faster than its ceiling
 # Shares of a rank's step: columns of the table of ranks, and those of the row without "_percent".
 RANK_SHARES = {
     "kernel_busy_percent": "kernel_busy",
@@ -327,10 +325,7 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row, langu
     table(console, text, "operators", operators)
     for reason, time_ms in _without_best(roofs, language).most_common(LONGEST):
         console.print(Text(text("no_best", time=milliseconds(time_ms), reason=reason), style="dim"))
-    modules = list(_module_lines(row))
-    table(console, text, "modules", modules)
-    if any(line["mfu_percent"].endswith(BEYOND) for line in modules):
-        console.print(Text(f"* {text.within('page')('beyond')}", style="dim"))
+    table(console, text, "modules", list(_module_lines(row)))
     kernels = [_kernel_line(kernel, wall_ns) for kernel in analysis.kernels[:LONGEST]]
     table(console, text, "kernels", kernels)
     gaps = []
@@ -435,18 +430,8 @@ def _module_lines(row: Row) -> Iterator[Cells]:
                 "ms": milliseconds(module["ms"]),
                 "share": percent(module["ms"] / 10 / row["time_s"]),
                 "flop": quantity(module["flops"], "FLOP") if module["flops"] else "",
-                "mfu_percent": _module_mfu(module),
+                "mfu_percent": percent(module["mfu_percent"]) if "mfu_percent" in module else "",
             }
-
-
-def _module_mfu(module: Row) -> str:
-    """MFU of a module, marked if it is above its ceiling; empty if it is not known."""
-    share = module.get("mfu_percent")
-    if share is None:
-        return ""
-    if share > ROUNDED:
-        return f"{percent(share)}{BEYOND}"
-    return percent(share)
 
 
 def table(console: Terminal, text: Texts, title: str, lines: Sequence[Mapping[str, str]]) -> None:
