@@ -6,7 +6,6 @@ import pytest
 
 from mfulab.core.language import LANGUAGES, Texts, verdicts
 from mfulab.mfu import account, models
-from mfulab.mfu import three_lines as three_lines_module
 from mfulab.mfu.causes import BY_KEY
 from mfulab.mfu.models import is_load, names
 from mfulab.mfu.three_lines import (
@@ -18,6 +17,7 @@ from mfulab.mfu.three_lines import (
     first_remedy,
     in_code,
     kind_of_operator,
+    most_saved,
     otherwise,
     three_lines,
     tried_axis,
@@ -394,7 +394,27 @@ def test_padded_tiles_cost_what_tensor_cores_work_beyond_the_model():
     numbers = json.dumps({"expected": 24.0, "counted": 18.0})
     row = {**RUN, "verdict": "shape", "matmuls_below_best_ms": 5.0, "verdict_numbers": numbers}
     row |= {"idle_ms": 1.0}
-    whole = three_lines_module.most_saved({**row, "verdict_reason": "tiles"})
-    part = three_lines_module.most_saved({**row, "verdict_reason": "padding"})
+    whole = most_saved({**row, "verdict_reason": "tiles"})
+    part = most_saved({**row, "verdict_reason": "padding"})
     assert "5.00" in whole
     assert "0.600" in part
+    modules = [
+        {"depth": 1, "name": "Model", "ms": 9.0, "flops": 2e9, "mfu_percent": 20.0},
+        {"depth": 2, "name": "Linear", "ms": 5.0, "flops": 1e9, "mfu_percent": 10.0},
+        {"depth": 2, "name": "Conv1D", "ms": 4.0, "flops": 1e9, "mfu_percent": 72.0},
+        {"depth": 2, "name": "GELU", "ms": 6.0, "flops": 0.0},
+    ]
+    row |= {"module_times": json.dumps(modules), "verdict_reason": "padding"}
+    assert "Linear" in most_saved(row)
+    assert "Linear" not in most_saved({**row, "verdict_reason": "tiles"})
+
+
+@pytest.mark.parametrize(
+    ("time_s", "told"), [(12.92, "12.9 s"), (0.0129, "12.9 ms"), (1.29e-5, "12.9 µs")]
+)
+def test_what_is_at_stake_is_told_in_the_unit_of_the_step(time_s, told):
+    row = {**RUN, "verdict": "overhead", "time_s": time_s, "idle_ms": 600 * time_s}
+    said = most_saved({**row, "useful_ms": 400 * time_s})
+    assert told in said
+    number, _, _ = told.partition(" ")
+    assert f"{0.6 * float(number):.2f}"[:3] in said

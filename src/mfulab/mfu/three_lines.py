@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mfulab.core.formats import FORMATS
+from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.intervals import ends_in_words
 from mfulab.core.language.quantities import percent, quantity, significant
@@ -337,20 +338,52 @@ def most_saved(row: Row, language: str = "en") -> str:
     if "batch_size" in _remedy_keys(row, cause):
         # A larger batch makes a step longer.
         return text("saves_by_batch", share=percent(100 * lost.ms / (1e3 * time_s)))
-    part, step, unit = lost.ms, 1e3 * time_s, "ms"
-    padded = _side_to_pad(row)
-    if padded:
-        part = min(part, padded["ms"] - padded["best_ms"])
-    if is_slow_update(row):
-        part = min(part, _update_ms(row, part))
-    part = min(part, _padding_ms(row, part))
-    if step < 1:
-        part, step, unit = 1e3 * part, 1e3 * step, "µs"
+    unit, of_a_second = _unit_of(time_s)
+    step = of_a_second * time_s
+    part = of_a_second * _saved_ms(row, lost.ms) / 1e3
     shown = significant(part), significant(step)
     if shown[0] == shown[1]:  # shows that the part is nearly, but not all of, the step
         shown = significant(part, 4), significant(step, 4)
     ends = _ends_of_time(row, language)
-    return text("saves", part=shown[0], step=shown[1], unit=unit, ends=ends)
+    saved = text("saves", part=shown[0], step=shown[1], unit=unit, ends=ends)
+    return f"{saved} {_slowest_module(row, text)}".strip()
+
+
+def _slowest_module(row: Row, text: Texts) -> str:
+    """Sentence on the module whose matmuls lose most time to their ceiling, if the row's sentence is
+    on padding that it does not locate; empty without such a module."""
+    modules = parse_json(str(row.get("module_times") or "[]"))
+    if row.get("verdict_reason") != PADDING or not modules:
+        return ""
+    lost_ms = {}
+    for place, module in enumerate(modules):
+        inside = modules[place + 1 : place + 2]
+        is_leaf = not inside or inside[0]["depth"] <= module["depth"]
+        if is_leaf and module.get("mfu_percent"):
+            lost_ms[place] = module["ms"] * (1 - module["mfu_percent"] / 100)
+    if not lost_ms:
+        return ""
+    slowest = modules[max(lost_ms, key=lost_ms.__getitem__)]
+    return text("slowest", module=slowest)
+
+
+def _unit_of(time_s: float) -> tuple[str, float]:
+    """Unit in which a step is told, and how many of it are a second."""
+    if time_s < 1e-3:
+        return "µs", 1e6
+    if time_s < 1:
+        return "ms", 1e3
+    return "s", 1.0
+
+
+def _saved_ms(row: Row, lost_ms: float) -> float:
+    """Milliseconds of a step that the first remedy can save, of those that the cause costs."""
+    padded = _side_to_pad(row)
+    if padded:
+        return min(lost_ms, padded["ms"] - padded["best_ms"])
+    if is_slow_update(row):
+        return min(lost_ms, _update_ms(row, lost_ms))
+    return min(lost_ms, _padding_ms(row, lost_ms))
 
 
 def _padding_ms(row: Row, unknown: float) -> float:

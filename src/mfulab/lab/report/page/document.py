@@ -459,7 +459,7 @@ def _aged(problems: Sequence[frames.Problem], runs: pd.DataFrame, text: Texts) -
                 parts.append(text("aged_part", machine=machine, **counts))
     if not parts:
         return ""
-    return text("aged", machines=", ".join(parts))
+    return text("aged", machines="; ".join(parts))
 
 
 def _progress(folder: Path, text: Texts) -> Record:
