@@ -29,6 +29,7 @@ READERS = (
 KEPT = {
     "mfu_actual_clock_percent": "MFU of the peak at the run's mean clock, for users: docs/peaks.md",
     "mfu_measured_percent": "MFU of the measured peak, for users: docs/peaks.md",
+    "second_moment_zeros_percent": "the join names it in the numbers of a verdict",
     "computed_clock_mhz": "the join computes the peak at the run's mean clock from it",
 }
 CODE = (".py", ".js", ".html")

@@ -12,7 +12,8 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.language import verdicts
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, passes
 from mfulab.measurements.profile_step import measure as profile_step
-from mfulab.models.step import Step
+from mfulab.models.second_moments import zeros_percent
+from mfulab.models.step import Step, make
 from mfulab.timing.instruments import Instruments
 
 CPU = torch.device("cpu")
@@ -63,6 +64,42 @@ def test_an_output_of_other_weights_is_incorrect_and_has_no_time(other, monkeypa
     row = filled(profile={"exact": True})
     assert (row.status, row.time_s) == ("incorrect", None)
     assert "is accepted" in verdicts.message(row.message)
+
+
+def zeros(optimizer, mode="training"):
+    """A run of which one step was made, after the count of zeros, if that applies."""
+    workload = {"name": "w", "mode": mode}
+    if optimizer is not None:
+        workload["optimizer"] = optimizer
+    asked = config(workload=workload)
+    step = make(asked, CPU)
+    step.call()
+    run = passes.Run(asked, Instruments(CPU, Path()), ProfileRow(), step, None, None)
+    if passes.second_moments.applies(run):
+        passes.second_moments.fill(run)
+    return run
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_zeros_in_the_state_of_the_step_s_own_optimiser_are_counted(optimizer):
+    run = zeros(optimizer)
+    reading = run.readings["second_moment_zeros_percent"]
+    assert reading.value == zeros_percent(run.step.optimizer)
+    assert 0 <= reading.value <= 100
+    moments = [state["exp_avg_sq"] for state in run.step.optimizer.state.values()]
+    for values in moments:
+        values.zero_()
+    passes.second_moments.fill(run)
+    assert run.readings["second_moment_zeros_percent"].value == 100
+
+
+def test_a_state_without_second_moments_is_empty_for_a_reason():
+    reading = zeros("sgd").readings["second_moment_zeros_percent"]
+    assert (reading.value, reading.reason.key) == (None, "no_second_moments")
+
+
+def test_inference_has_no_state_to_count():
+    assert zeros(None, mode="inference").readings == {}
 
 
 def test_losses_begin_with_the_seed_s_weights_and_fall():

@@ -201,6 +201,9 @@ def test_the_phases_of_training_are_measured_and_those_of_inference_are_one(tmp_
     inferred = profile_step.measure(
         config(workload={"name": "inference", "mode": "inference"}), tmp_path
     ).row
+    assert 0 <= trained.second_moment_zeros_percent <= 100
+    assert "optimiser" in json.loads(trained.sources)["second_moment_zeros_percent"]
+    assert inferred.second_moment_zeros_percent is None
     assert inferred.forward_ms is None
     assert json.loads(inferred.reasons)["forward_ms"] == {"one_phase": {}}
 

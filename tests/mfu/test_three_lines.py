@@ -16,6 +16,7 @@ from mfulab.mfu.three_lines import (
     finding,
     first_remedy,
     in_code,
+    is_slow_update,
     kind_of_operator,
     most_saved,
     otherwise,
@@ -117,6 +118,40 @@ def test_a_slow_update_is_fused_and_not_compiled(language):
     assert "7.00" in advice({**UPDATE, "optimiser_ms": None}, language).replace("7.0 ", "7.00 ")
     assert "torch.compile" in otherwise(UPDATE, language)
     assert in_code(UPDATE) == "torch.optim.Adam(..., fused=True)"
+
+
+ZEROS = {
+    **UPDATE,
+    "verdict_reason": "other_operators_zeros",
+    "verdict_numbers": json.dumps(
+        {
+            "name": "aten::sqrt",
+            "share": 20.0,
+            "others": 70.0,
+            "matmuls": 15.0,
+            "speed": 20.0,
+            "measured": 1,
+            "beaten": 0,
+            "zeros": 49.0,
+        }
+    ),
+    "time_s": 0.01,
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_an_update_of_zeros_is_fused_too_and_other_batches_are_named(language):
+    assert is_slow_update(ZEROS)
+    assert advice(ZEROS, language).startswith(
+        Texts(language, "advice_operators")("update_of_zeros")
+    )
+    others = Texts(language, "otherwise_operators")("update_of_zeros", shorter=1)
+    assert otherwise(ZEROS, language) == Texts(language, "lines")("otherwise", others=others)
+    assert tried_axis(ZEROS) == ("workload", ["training", "training_adam_fused"])
+    assert in_code(ZEROS) == "torch.optim.Adam(..., fused=True)"
+    told = verdicts.columns(ZEROS, language=language)["verdict_reason"]
+    assert "49" in told
+    assert verdicts.operator("aten::sqrt", 20.0, ZEROS, language) in told
 
 
 @pytest.mark.parametrize(

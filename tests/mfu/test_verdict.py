@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mfulab.core.language import verdicts
 from mfulab.mfu import ladder
 from mfulab.mfu.account import VERDICT, read, shares_of
-from mfulab.mfu.causes import CAUSES, NEAR_CEILING
+from mfulab.mfu.causes import CAUSES, NEAR_CEILING, SLOWING_ZEROS
 from mfulab.mfu.flags import matmul_flags
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.ladder import RUNGS
@@ -159,6 +159,48 @@ def test_mfu_is_a_share_of_time_times_a_speed(products, others, cause, words):
     assert verdict.cause == cause
     assert all(part in said(verdict.reason) for part in words)
     assert judge({**row, "utilization_percent": 30.0}).cause == "under_used"
+
+
+SQUARE_ROOT = {
+    **reaching(3.0, utilization_percent=99.0, matmul_percent=15.0),
+    "other_operators_percent": 70.0,
+    "top_other_operators": '{"aten::sqrt": 38.0, "aten::div": 11.6}',
+    "effective_precision": "fp32",
+    "time_s": 0.02,
+    "optimiser_ms": 15.0,
+    "second_moment_zeros_percent": 49.0,
+}
+
+
+def test_zeros_are_named_where_a_cpu_s_root_of_second_moments_takes_most():
+    verdict = judge(SQUARE_ROOT)
+    assert (verdict.cause, verdict.reason.key) == ("other_operators", "other_operators_zeros")
+    assert verdict.reason.numbers["zeros"] == 49
+    usual = judge({**SQUARE_ROOT, "second_moment_zeros_percent": None}).reason
+    assert usual.key == "other_operators_most", "as for a row of an older table"
+    assert verdict.reason.numbers == {**usual.numbers, "zeros": 49}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"second_moment_zeros_percent": SLOWING_ZEROS - 0.1},
+        {"top_other_operators": '{"aten::div": 38.0}'},
+        {"effective_precision": "bf16"},  # no slower on zeros
+        {"optimiser_ms": 5.0},  # the model's own roots, at least in part
+        {"optimiser_ms": None},
+        {"sm_active_percent": 50.0},  # of a GPU
+    ],
+)
+def test_zeros_are_not_named_of_other_operators_formats_and_devices(other):
+    assert judge({**SQUARE_ROOT, **other}).reason.key != "other_operators_zeros"
+
+
+@given(st.floats(0, 100), st.floats(0.1, 70.0))
+def test_zeros_are_named_from_the_threshold_on_alone(zeros, share):
+    row = {**SQUARE_ROOT, "top_other_operators": json.dumps({"aten::sqrt": share})}
+    reason = judge({**row, "second_moment_zeros_percent": zeros}).reason
+    assert (reason.numbers.get("zeros") == zeros) == (zeros >= SLOWING_ZEROS)
 
 
 EMULATED_2 = EMULATED | {"mfu_percent": 2.0}

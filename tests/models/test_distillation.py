@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from mfulab.core.groups import PrecisionConfig, WorkloadConfig
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch
-from mfulab.models.step import distillation_loss, teaching, training_step
+from mfulab.models.step import distillation_loss, make_optimizer, teaching, training_step
 
 FP32 = PrecisionConfig(name="fp32", dtype="float32")
 
@@ -30,7 +30,8 @@ def test_a_student_nears_its_frozen_teacher(kind, calls):
     }
     config = ProfileStepConfig.model_validate(given)
     teacher = teaching(frozen, batch, config)
-    step = training_step(config, student, list(student.parameters()), batch, teacher=teacher)
+    optimizer = make_optimizer(list(student.parameters()), config)
+    step = training_step(config, student, optimizer, batch, teacher=teacher)
     losses = [float(step()) for _ in range(4)]
     assert losses == sorted(losses, reverse=True)
     assert len(called) == calls

@@ -13,7 +13,7 @@ from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models import execution
 from mfulab.models.build import Batch
 from mfulab.models.counted import count_model
-from mfulab.models.step import make, make_model, nothing, training_step
+from mfulab.models.step import make, make_model, make_optimizer, nothing, training_step
 
 CPU = torch.device("cpu")
 LINEAR = {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [4]}
@@ -64,7 +64,7 @@ def test_the_output_lives_through_the_backward_pass_as_the_count_of_the_peak_has
     wide = {**LINEAR, "arguments": {"in_features": 4, "out_features": 5000}}
     asked = config({"optimizer": "sgd"}, wide)
     model, batch = make_model(asked, CPU)
-    train = training_step(asked, model, list(model.parameters()), batch)
+    train = training_step(asked, model, make_optimizer(list(model.parameters()), asked), batch)
     with OperatorCounter(LayerTracker(model)) as counter:
         train()
     found = counter.live.peak.elements
@@ -75,14 +75,16 @@ def test_the_output_lives_through_the_backward_pass_as_the_count_of_the_peak_has
 def test_a_step_leaves_no_gradients_to_which_the_next_would_add(mode):
     asked = config({"optimizer": "sgd"}, mode=mode)
     model, batch = make_model(asked, CPU)
-    training_step(asked, model, list(model.parameters()), batch)()
+    training_step(asked, model, make_optimizer(list(model.parameters()), asked), batch)()
     assert [weight.grad for weight in model.parameters()] == [None, None]
 
 
 def test_gradients_are_sent_by_the_last_of_several_micro_batches():
     asked, told = config({"gradient_accumulation": 3}), []
     model, batch = make_model(asked, CPU)
-    training_step(asked, model, list(model.parameters()), batch, nothing, told.append)()
+    training_step(
+        asked, model, make_optimizer(list(model.parameters()), asked), batch, nothing, told.append
+    )()
     assert told == [False, False, True]
 
 

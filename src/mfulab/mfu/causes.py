@@ -30,6 +30,9 @@ ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded
 SLOWER = 1.05  # time ÷ time in fp32 from which emulation is worth naming
 # Tensor pipe ÷ issued instructions, or HFU, from which they contradict each other; or its inverse.
 CROSS_CHECK = 1.15
+# % of zeros from which a CPU's square root in fp32 takes twice as long: docs/measuring.md
+SLOWING_ZEROS = 5.0
+SQUARE_ROOT = "aten::sqrt"
 LEAST_CHECKED = 1.0  # %: below it in both, their ratio says nothing
 Lost = Mapping[str, float]  # percent of the step by part
 
@@ -353,7 +356,19 @@ def _other_operators(seen: FactsAndLosses) -> Said | None:
     if longest is None:
         return Said("other_operators", operators.numbers)
     name, share = longest
-    return Said("other_operators_most", {"name": name, "share": share, **operators.numbers})
+    numbers: Numbers = {"name": name, "share": share, **operators.numbers}
+    zeros = seen.facts.counters.second_moment_zeros_percent
+    if at_least(zeros, SLOWING_ZEROS) and _is_root_of_moments(seen.facts, name, share):
+        return Said("other_operators_zeros", {**numbers, "zeros": zeros})
+    return Said("other_operators_most", numbers)
+
+
+def _is_root_of_moments(facts: StepFacts, name: str, share: float) -> bool:
+    """True if an operator is the square root that a CPU takes of an optimiser's second moments in
+    fp32. Zeros slow down no other format as much, and no GPU."""
+    if name != SQUARE_ROOT or not facts.on_cpu or facts.peaks.effective_precision != "fp32":
+        return False
+    return at_least(facts.time.update_percent, share)
 
 
 def _overhead(seen: FactsAndLosses) -> Said | None:

@@ -23,6 +23,7 @@ class StepTime:
     time_ci_low_s: Known = None
     time_ci_high_s: Known = None
     kept_memory_time_s: Known = None  # the same step with an allocator that keeps memory
+    optimiser_ms: Known = None  # the optimiser's phase of a training step, in steps of their own
     steps: Known = None
     watched_steps: Known = None
     only_counted: Known = None  # number of steps, if every one ran under the counter
@@ -30,6 +31,13 @@ class StepTime:
     varied_calls: Known = None  # calls of a compiled model, each with one sample more
     varied_s: Known = None  # their time
     recompilations: Known = None  # those among them that compiled
+
+    @property
+    def update_percent(self) -> Known:
+        """Share of the step that the optimiser's phase takes; None if it was not timed."""
+        if self.optimiser_ms is None or not self.time_s:
+            return None
+        return self.optimiser_ms / self.time_s / 10
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,8 @@ class StepPeaks:
 
 @dataclass(frozen=True)
 class Counters:
-    """Readings of device, driver and operating system over the step."""
+    """Readings of device, driver and operating system over the step, and of the optimiser's state
+    after it."""
 
     utilization_percent: Known = None
     kernel_busy_percent: Known = None
@@ -105,6 +114,7 @@ class Counters:
     replicates: Known = None
     disturbed_replicates: Known = None
     slowdown: Known = None
+    second_moment_zeros_percent: Known = None  # exact zeros in the state of Adam or AdamW
 
 
 @dataclass(frozen=True)

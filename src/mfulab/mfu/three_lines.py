@@ -218,7 +218,7 @@ def first_remedy(row: Row, language: str = "en", is_read: bool = False) -> str:
     if padded:
         return text("pad", **padded)
     if is_slow_update(row):
-        return text.within("advice_operators")("update")
+        return text.within("advice_operators")(_kind_of_update(row))
     compiled = text.within("advice_compiled")
     if is_compiled(row) and compiled.has(cause):
         return compiled(cause)
@@ -256,7 +256,7 @@ def _others(row: Row, cause: str) -> list[tuple[str, str]]:
     if is_compiled(row):
         return [("otherwise_compiled", cause), *usual]
     if is_slow_update(row):
-        return [("otherwise_operators", "update")]
+        return [("otherwise_operators", _kind_of_update(row))]
     kind = kind_of_operator(row)
     if kind == "update":  # which is fused already
         kind = "others"
@@ -305,6 +305,13 @@ def is_slow_update(row: Row) -> bool:
     is_fused = "_fused" in name or str(row.get("workload") or "").endswith("_fused")
     is_cause = row.get("verdict") == "other_operators"
     return is_cause and not is_fused and kind_of_operator(row) == "update"
+
+
+def _kind_of_update(row: Row) -> str:
+    """Key of the remedy for a slow update: `update_of_zeros` if exact zeros slow it down."""
+    if row.get("verdict_reason") == "other_operators_zeros":
+        return "update_of_zeros"
+    return "update"
 
 
 def is_narrow(row: Row) -> bool:

@@ -45,6 +45,7 @@ class Step:
     loss: Callable[[Any], float]  # computes the loss from the result of `call`
     # runs the step and calls a `Mark` after each phase; or the reason why it cannot
     phases: Callable[[Mark], object] | Said
+    optimizer: torch.optim.Optimizer | None = None  # torch's, if the step trains with one
 
 
 class PreparedModel(NamedTuple):
@@ -67,13 +68,15 @@ def make(
         raise UnsupportedError(Said("static_cache_decodes", {"mode": config.workload.mode}))
     targets = prepared.batch.targets
     task = config.model.task
+    optimizer = None
     if config.execution.mode in frameworks.PACKAGES:
         call = frameworks.make_step(prepared.model, prepared.batch, config, device)
         phases: Any = ONE_PHASE
         if trains:
             phases = of_source(f"execution={config.execution.name}", Said("one_call"))
     elif trains:
-        call = phases = _training(config, device, prepared)
+        call, optimizer = _training(config, device, prepared)
+        phases = call
     elif config.workload.mode == "inference":
         call = _inference(config, prepared)
         phases = ONE_PHASE
@@ -85,7 +88,7 @@ def make(
         call = execution.capture(call, device)
         phases = Said("graph_as_a_whole") if trains else phases
     if trains:
-        return Step(call, float, phases)
+        return Step(call, float, phases, optimizer)
     return Step(call, lambda output: float(loss(output, targets, task)), phases)
 
 
@@ -207,9 +210,9 @@ def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[]
 
 def _training(
     config: ModelStepConfig, device: torch.device, prepared: PreparedModel
-) -> Callable[..., torch.Tensor]:
+) -> tuple[Callable[..., torch.Tensor], torch.optim.Optimizer]:
     """Makes the training step in the configured mode, wrapped for several processes, and with a
-    teacher if configured."""
+    teacher if configured. Also returns its optimiser."""
     model = parallel.wrap(prepared.model, config.parallel, device)
     batch = prepared.batch
     call = execution.issue(model, batch, config.execution)
@@ -219,13 +222,14 @@ def _training(
         teacher_model, _ = make_model(config, device)
         teacher = teaching(teacher_model, batch, config)
     sends = parallel.sends(model, config.parallel)
-    return training_step(config, call, list(model.parameters()), batch, fetch, sends, teacher)
+    optimizer = make_optimizer(list(model.parameters()), config)
+    return training_step(config, call, optimizer, batch, fetch, sends, teacher), optimizer
 
 
 def training_step(
     config: ModelStepConfig,
     model: Callable[[Any], Any],
-    parameters: list[torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
     batch: Batch,
     fetch: Callable[[], object] = nothing,
     sends: Callable[[bool], object] = nothing,
@@ -238,7 +242,7 @@ def training_step(
     workload = config.workload
     precision = config.precision
     micro_batches = workload.gradient_accumulation
-    optimizer = _optimizer(parameters, config)
+    parameters = optimizer.param_groups[0]["params"]
     device = batch.inputs.device
     schedule = _schedule(optimizer, config)
     scaler = _scaler(config, device)
@@ -328,7 +332,7 @@ def distillation_loss(
     return temperature**2 * divergence
 
 
-def _optimizer(
+def make_optimizer(
     parameters: list[torch.nn.Parameter], config: ModelStepConfig
 ) -> torch.optim.Optimizer:
     """Makes the configured optimiser. Raises UnsupportedError if torch cannot."""

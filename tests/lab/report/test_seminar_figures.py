@@ -253,6 +253,15 @@ def test_subnormal_numbers_are_compared_with_normal_ones():
     assert zero["row"]["factor"] == pytest.approx(1.1)
     assert (least["row"]["operation"], least["row"]["factor"]) == ("products", 1)
     assert heard(subnormals, profiled(*steps[:2])).keys() == {"roots", "finding"}
+    for time, key, factor in ((8e-4, "half_zeros", 8), (1e-4, "half_zeros_alike", 1)):
+        mixed = []
+        for precision in ("fp32", "fp64"):
+            mixed.append({"model": "zeros_roots", "precision": precision, "time_s": time})
+        told_too = drawn(subnormals, profiled(*steps, *mixed))
+        [half] = told_too[key]
+        assert half["row"]["factor"] == pytest.approx(factor)
+        [finding] = told_too["finding"]
+        assert finding["row"]["numbers"] == "subnormal", "zeros are none"
     assert subnormals.rows(profiled(steps[1])).empty, "nothing to hold it against"
 
 

@@ -107,6 +107,9 @@ class ProfileRow(TimedRow):
     other_ms: float | None = column(
         "Rest of the step: fetching a batch, unscaling, clipping, schedule, zero_grad."
     )
+    second_moment_zeros_percent: Percent | None = column(
+        "Share of exact zeros in the optimiser's second moments, of Adam and AdamW, after the windows."
+    )
     phases_percent: float | None = column(
         "Sum of the phases ÷ the mean of as many steps without marks between them."
     )

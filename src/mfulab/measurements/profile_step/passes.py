@@ -24,6 +24,7 @@ from mfulab.mfu.job import bus_factor
 from mfulab.models import execution, frameworks, parallel
 from mfulab.models import step as steps
 from mfulab.models.build import first_tensor, make_batch
+from mfulab.models.second_moments import zeros_percent
 from mfulab.timing.instruments import Instruments
 from mfulab.timing.pace import Pace
 from mfulab.timing.phases import phase_readings
@@ -32,6 +33,7 @@ from mfulab.tracing import operators
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.modules import column_of
 
+NO_SECOND_MOMENTS = Said("no_second_moments")
 KEPT_MEMORY_S = 0.2  # length of the window in which the allocator keeps freed memory
 
 
@@ -115,6 +117,16 @@ def phases(run: Run) -> None:
 def memory(run: Run) -> None:
     """Reads peak memory, before tracing adds to it."""
     run.readings["memory_bytes"] = run.instruments.memory.read()
+
+
+@fills("second_moment_zeros_percent", where=lambda run: run.config.workload.mode == "training")
+def second_moments(run: Run) -> None:
+    """Counts exact zeros in the optimiser's second moments, after the peak of memory was read."""
+    optimizer = run.step.optimizer
+    share = None if optimizer is None else zeros_percent(optimizer)
+    run.readings["second_moment_zeros_percent"] = Reading(
+        share, "%", "state of the optimiser", reason=NO_SECOND_MOMENTS
+    )
 
 
 @fills("sent_bytes", where=lambda run: run.is_parallel)
@@ -346,6 +358,7 @@ def exact_output(run: Run) -> None:
 PASSES = (
     phases,
     memory,
+    second_moments,
     traffic,
     no_trace,
     trace,

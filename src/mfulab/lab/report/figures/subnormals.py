@@ -1,5 +1,5 @@
 """Cost of subnormal numbers: time of operations on them relative to normal numbers, also with
-flushing to zero."""
+flushing to zero; and cost of zeros among normal numbers."""
 
 from itertools import product
 
@@ -17,6 +17,7 @@ KINDS = {
     "normal": style.PALETTE[0],
     "subnormal": style.PALETTE[3],
     "flushed": style.PALETTE[2],
+    "zeros": style.PALETTE[1],
 }
 OPERATIONS = ("products", "quotients", "roots")
 CASE = ["operation", "precision"]
@@ -37,7 +38,7 @@ def rows(tables: Tables) -> DataFrame:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the operation and precision that subnormal numbers slow down most, on flushing
-    to zero, and on the least slowdown."""
+    to zero, on zeros among normal numbers, and on the least slowdown."""
     slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
     if slow.empty:
         return ""
@@ -58,6 +59,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
         if flushed["apart"]:
             key = "zero"
         sentences.append(text(key, row=flushed))
+    for _, zeros in same[same["numbers"] == "zeros"].iterrows():
+        key = "half_zeros_alike"
+        if zeros["apart"]:
+            key = "half_zeros"
+        sentences.append(text(key, row=zeros, operation=text(zeros.operation)))
     if least["operation"] != row["operation"]:
         key = "least_alike"
         if least["apart"]:
