@@ -152,8 +152,15 @@ def _print_expected(
     console = Terminal.wide(WIDTH)
     key = "on_each" if setup.devices > 1 else "on_one"
     devices = text(key, device=setup.device, count=setup.devices)
-    values = {"model": config.name, "precision": setup.precision, "samples": setup.samples}
-    console.print(text("at_best", whose=devices, **values))
+    console.print(
+        text(
+            "at_best",
+            whose=devices,
+            model=config.name,
+            precision=setup.precision,
+            samples=setup.samples,
+        )
+    )
     heads = [_mode_name(expectation, config, text) for expectation in expectations]
     shown = table([text("step_of")], heads)
     unit = "tokens" if config.vocabulary_size else "samples"

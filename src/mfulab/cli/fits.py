@@ -107,9 +107,16 @@ def _setting(fit: Fit, options: Mapping[str, Any], text: Texts) -> str:
 def _print(fit: Fit, options: Mapping[str, Any], text: Texts) -> None:
     console = Terminal(soft_wrap=True)
     setting = _setting(fit, options, text)
-    names = {"model": fit.model, "setting": setting, "device": fit.device}
-    sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}
-    console.print(text("fits" if fit.fits else "fits_not", **names, **sizes))
+    console.print(
+        text(
+            "fits" if fit.fits else "fits_not",
+            model=fit.model,
+            setting=setting,
+            device=fit.device,
+            peak=fit.peak_bytes,
+            room=fit.capacity_bytes,
+        )
+    )
     parts = {name: getattr(fit, f"{name}_bytes") for name in MEMORY_PARTS}
     temporary = fit.peak_bytes - sum(filter(None, parts.values()))
     if temporary > 0:

@@ -247,14 +247,14 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
     is_late = threading.Event()
     limit_s = 60 * measure.options.minutes
     with tempfile.TemporaryFile() as out:
-        streams: dict[str, Any] = {
-            "stdin": measure.watcher,
-            "stdout": out,
-            "stderr": subprocess.STDOUT,
-        }
         began = measure.clock()
         process = subprocess.Popen(
-            ["/bin/sh", "-c", REPORTING, command], cwd=folder, start_new_session=True, **streams
+            ["/bin/sh", "-c", REPORTING, command],
+            cwd=folder,
+            start_new_session=True,
+            stdin=measure.watcher,
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
 
         def end() -> None:

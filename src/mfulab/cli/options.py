@@ -207,10 +207,7 @@ class Overrides(Text):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         key, equals, _ = incomplete.rpartition("=")
-        words = []
-        for word in ctx.params.get("words") or ():
-            if word != "=":
-                words.append(word)
+        words = [word for word in ctx.params.get("words") or () if word != "="]
         choices = self.choices()
         if not key and words and words[-1] in choices:
             offered = list(choices[words[-1]])

@@ -186,12 +186,11 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
         lines = done.stderr.strip().splitlines()
         why = as_told(lines[-1]) if lines else Said("cannot_be_planned")
         raise ConfigurationError(of_source(str(side.code), why))
-    folders = []
+    runs = list[paired.Run]()
     for step in compare.STEPS:
         for path in sorted(side.runs.glob(f"*/{step}/*/config.json")):
-            folders.append(path.parent)
-    named = [(folder.parent.name, base_name(folder.name)) for folder in folders]
-    return list(dict.fromkeys(named))
+            runs.append((step, base_name(path.parent.name)))
+    return list(dict.fromkeys(runs))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,12 +228,10 @@ def _print_rest(records: Records, widest: float) -> int:
     text = terminal_texts("sweep")
     left = len(_least_known(records, widest, MOST_REPLICATES))
     say(text("still_wide", count=left, widest=widest))
-    rows = list[Mapping[str, object]]()
+    single = 0
     for table in TIMED:
-        rows.extend(records.get(table, ()))
-    timed = pd.DataFrame([row for row in rows if row["status"] == "ok"])
-    precision = timed.reindex(columns=["precision_percent"])["precision_percent"]
-    single = int(precision.isna().sum())
+        for row in _measured_rows(records, table):
+            single += bool(pd.isna(row.get("precision_percent")))
     if single:
         say(text("alone", count=single))
     if left or single:
@@ -241,14 +239,15 @@ def _print_rest(records: Records, widest: float) -> int:
     return 0
 
 
+def _measured_rows(records: Records, table: str) -> list[Record]:
+    return [row for row in records.get(table, ()) if row["status"] == "ok"]
+
+
 def _undecided(records: Records) -> set[str]:
     """Names of measured runs whose order with a run of another setting is uncertain."""
     undecided: set[str] = set()
     for table in TIMED:
-        rows = []
-        for row in records.get(table, ()):
-            if row["status"] == "ok":
-                rows.append(row)
+        rows = _measured_rows(records, table)
         if rows:
             undecided |= claims.contested(trust.with_doubts(pd.DataFrame(rows)))
     return undecided

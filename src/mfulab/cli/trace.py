@@ -168,8 +168,14 @@ def _compared(options: TraceOptions) -> int:
     paths = []
     for word in options.words:
         paths.extend(files([word]))
-    reading = {**options.reading, "capture": options.capture}
-    return trace_compare.compare(paths, options.gate, options.as_json, options.language, **reading)
+    return trace_compare.compare(
+        paths,
+        options.gate,
+        options.as_json,
+        options.language,
+        **options.reading,
+        capture=options.capture,
+    )
 
 
 def _read_all(options: TraceOptions) -> int:

@@ -125,8 +125,14 @@ def path_sentence(job: Job, language: str) -> str:
     if others:
         time_ms = sum(time_ms for _, time_ms in others)
         other_ranks = text("path_others", count=len(others), time=time_ms)
-    times = {"own": own_ms, "length": path.length_ms, "sending": path.sending_ms}
-    return text("path", rank=rank, others=other_ranks, **times)
+    return text(
+        "path",
+        rank=rank,
+        others=other_ranks,
+        own=own_ms,
+        length=path.length_ms,
+        sending=path.sending_ms,
+    )
 
 
 def _details(job: Job, language: str) -> Record:

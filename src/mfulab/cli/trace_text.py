@@ -13,6 +13,7 @@ from rich.text import Text
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.parts import drop_none
 from mfulab.core.terminal import Terminal, bare_table, uncut
 from mfulab.loop.interactive.show import bar, first_lines
 from mfulab.measurements.read_trace.reader import Read
@@ -181,18 +182,21 @@ def _trace(console: Terminal, text: Texts, analysis: Analysis, row: Row, all_tab
 def _window(text: Texts, row: Row) -> str:
     """Sentence about the steps that were read: their number, their step numbers, and how they were
     found."""
-    ends = []
-    for name in ("first_step", "last_step"):
-        if row[name] is not None:
-            ends.append(row[name])
+    ends = drop_none([row["first_step"], row["last_step"]])
     span = "–".join(dict.fromkeys(map(str, ends)))
     numbers = ""
     if span:
         numbers = text("window_numbers", numbers=span)
     source = verdicts.flags(row["window_source"], text.language)
     time = quantity(row["time_s"], "s")
-    values = {"steps": row["steps"], "events": row["events"], "time": time, "source": source}
-    return text("window", numbers=numbers, **values)
+    return text(
+        "window",
+        numbers=numbers,
+        steps=row["steps"],
+        events=row["events"],
+        time=time,
+        source=source,
+    )
 
 
 def _flags(row: Row, text: Texts) -> list[str]:
@@ -247,10 +251,7 @@ def _speed(text: Texts, row: Row) -> str:
 def _formats(row: Row) -> str:
     """Number formats of a step's FLOPs, with their shares if there are several."""
     weights = parse_json(row["peak_weights"] or "{}")
-    shares = {}
-    for name, share in weights.items():
-        if share >= 0.0005:
-            shares[name] = share
+    shares = {name: share for name, share in weights.items() if share >= 0.0005}
     if len(shares) < 2:
         return ", ".join(shares)
     return ", ".join(f"{name} {percent(100 * share)} %" for name, share in shares.items())
@@ -360,10 +361,7 @@ def _product_line(product: Product, wall_ns: int, text: Texts) -> Cells:
 
 def _operands(product: Product) -> str:
     """Shapes of a matmul's first three operands: `16×559×1024 · 2816×1024`."""
-    shapes = []
-    for shape in parse_json(product.shapes or "[]"):
-        if len(shape) > 1:
-            shapes.append(shape)
+    shapes = [shape for shape in parse_json(product.shapes or "[]") if len(shape) > 1]
     return " · ".join("×".join(map(str, shape)) for shape in shapes[:3])
 
 

@@ -236,8 +236,7 @@ def _impossible_text(row: type[Row], name: str, value: str) -> Said | None:
         try:
             parse_json(value)
         except ValueError as error:
-            begins = {"cell": name, "begins": value[:40]}
-            return Said("cell_not_json", **begins, error=str(error))
+            return Said("cell_not_json", cell=name, begins=value[:40], error=str(error))
     elif len(value) > LONGEST_TEXT:
         return Said("cell_too_long", cell=name, begins=value[:40], most=LONGEST_TEXT)
     return None

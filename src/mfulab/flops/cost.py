@@ -11,8 +11,13 @@ from dataclasses import astuple, dataclass
 from operator import add
 
 FLOPS = (
-    *("flops", "causal_flops", "executed_flops"),
-    *("attention_flops", "rectangle_flops", "padding_flops", "unfilled_flops"),
+    "flops",
+    "causal_flops",
+    "executed_flops",
+    "attention_flops",
+    "rectangle_flops",
+    "padding_flops",
+    "unfilled_flops",
 )
 
 

@@ -62,10 +62,7 @@ def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
 def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
     """Seconds for FLOPs by number format, each at its own peak in FLOP/s. None if a format in use
     has no peak."""
-    used = {}
-    for name, count in flops.items():
-        if count:
-            used[name] = count
+    used = {name: count for name, count in flops.items() if count}
     if all(map(peaks.get, used)):
         return sum(count / peaks[name] for name, count in used.items())
     return None

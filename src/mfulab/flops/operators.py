@@ -36,9 +36,26 @@ class Sides(Protocol):
 # Beginnings of names that are in no file of formulas, so that files need not be read for them:
 # torch's own operators and ranges, and fused kernels of torch.compile.
 _OF_TORCH = (
-    *("aten::", "autograd::", "torch::", "c10d::", "profiler::", "prims::", "prim::", "nccl:"),
-    *("ProfilerStep#", "Optimizer.", "enumerate(", "## Call ", "triton_poi_", "triton_red_"),
-    *("triton_per_", "triton_tem_", "xla::", "nn.Module: ", "mfulab::", "mfulab "),
+    "aten::",
+    "autograd::",
+    "torch::",
+    "c10d::",
+    "profiler::",
+    "prims::",
+    "prim::",
+    "nccl:",
+    "ProfilerStep#",
+    "Optimizer.",
+    "enumerate(",
+    "## Call ",
+    "triton_poi_",
+    "triton_red_",
+    "triton_per_",
+    "triton_tem_",
+    "xla::",
+    "nn.Module: ",
+    "mfulab::",
+    "mfulab ",
 )
 
 

@@ -19,10 +19,14 @@ MOST_BYTES = 4 << 20
 LEAST = 2  # minimum number of new values in a window
 # Counter names without the prefix DCGM_FI_PROF_ → columns.
 FIELDS = {
-    **{"GR_ENGINE_ACTIVE": "graphics_active_percent", "SM_ACTIVE": "sm_active_percent"},
-    **{"SM_OCCUPANCY": "occupancy_percent", "PIPE_TENSOR_ACTIVE": "tensor_active_percent"},
-    **{"DRAM_ACTIVE": "dram_active_percent", "PIPE_FP64_ACTIVE": "fp64_active_percent"},
-    **{"PIPE_FP32_ACTIVE": "fp32_active_percent", "PIPE_FP16_ACTIVE": "fp16_active_percent"},
+    "GR_ENGINE_ACTIVE": "graphics_active_percent",
+    "SM_ACTIVE": "sm_active_percent",
+    "SM_OCCUPANCY": "occupancy_percent",
+    "PIPE_TENSOR_ACTIVE": "tensor_active_percent",
+    "DRAM_ACTIVE": "dram_active_percent",
+    "PIPE_FP64_ACTIVE": "fp64_active_percent",
+    "PIPE_FP32_ACTIVE": "fp32_active_percent",
+    "PIPE_FP16_ACTIVE": "fp16_active_percent",
 }
 LONGEST = 4096  # characters per line; an exporter's lines have a few hundred
 _LINE = re.compile(r'DCGM_FI_PROF_(\w+)\{[^}]*\bUUID="([^"]+)"[^}]*\} (\S+)')

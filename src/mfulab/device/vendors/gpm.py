@@ -12,15 +12,19 @@ from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
 PERCENTS = (
-    *(
-        "graphics_active_percent",
-        "sm_active_percent",
-        "occupancy_percent",
-        "integer_active_percent",
-    ),
-    *("tensor_active_percent", "dfma_tensor_active_percent", "hmma_tensor_active_percent"),
-    *("dmma_tensor_active_percent", "imma_tensor_active_percent", "dram_active_percent"),
-    *("fp64_active_percent", "fp32_active_percent", "fp16_active_percent"),
+    "graphics_active_percent",
+    "sm_active_percent",
+    "occupancy_percent",
+    "integer_active_percent",
+    "tensor_active_percent",
+    "dfma_tensor_active_percent",
+    "hmma_tensor_active_percent",
+    "dmma_tensor_active_percent",
+    "imma_tensor_active_percent",
+    "dram_active_percent",
+    "fp64_active_percent",
+    "fp32_active_percent",
+    "fp16_active_percent",
 )
 # Metric id → column, unit, factor to that unit. Ids from 248 on are left out, as not every driver
 # has them.

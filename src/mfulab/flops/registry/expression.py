@@ -16,6 +16,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -26,9 +27,6 @@ from mfulab.flops.registry.step import NO_STEP, Requests, StepWork
 
 MOST_LETTERS = 1000  # longest expression
 DEEPEST = 50  # deepest nesting; Python itself allows a recursion of some hundreds
-OF_STEP = frozenset(
-    {"step", "context", "generation", "step_keys", "context_keys", "generation_keys"}
-)
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -89,7 +87,7 @@ def parsed(text: str, names: Sequence[str]) -> ast.expr:
 def asks_step(tree: ast.expr) -> bool:
     """True if an expression reads the lengths of an engine's step."""
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return any(isinstance(name, ast.Name) and name.id in OF_STEP for name in called)
+    return any(isinstance(name, ast.Name) and name.id in _OF_STEP for name in called)
 
 
 def _check(tree: ast.expr, names: set[str], text: str, depth: int = 0) -> None:
@@ -103,7 +101,7 @@ def _check(tree: ast.expr, names: set[str], text: str, depth: int = 0) -> None:
             _require(name, names, f"{text!r} names {name!r}, which is no argument of")
             parts = []
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            _require(name, _FUNCTIONS, f"{text!r} calls {name!r}; functions are")
+            _require(name, {*_FUNCTIONS, *_OF_STEP}, f"{text!r} calls {name!r}; functions are")
             parts = [*args, *(keyword.value for keyword in keywords)]
         case ast.Subscript(value=ast.Name() as value, slice=index):
             parts = [value, index]
@@ -141,7 +139,7 @@ def evaluated(tree: ast.expr, scope: Scope) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
             values = [evaluated(part, scope) for part in args]
             named = {str(part.arg): evaluated(part.value, scope) for part in keywords}
-            return _FUNCTIONS[name](scope, *values, **named)
+            return _function(name, scope.step)(*values, **named)
         case ast.UnaryOp(operand=operand):
             return -_number(operand, scope)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -156,6 +154,13 @@ def evaluated(tree: ast.expr, scope: Scope) -> Any:
                 return evaluated(body, scope)
             return evaluated(otherwise, scope)
     raise ValueError(f"{type(tree).__name__} is no part of expressions")
+
+
+def _function(name: str, step: StepWork) -> Callable[..., Any]:
+    """Function of expressions by name; those of an engine's step know the step."""
+    if name in _OF_STEP:
+        return partial(_OF_STEP[name], step)
+    return _FUNCTIONS[name]
 
 
 def _combined(left: Any, kind: ast.operator, right: Any) -> Any:
@@ -198,34 +203,33 @@ def _operand(value: object) -> Operand:
     raise UnknownError("a tensor")
 
 
-def _numel(_: Scope, x: object) -> int:
+def _numel(x: object) -> int:
     return prod(_operand(x).shape)
 
 
-def _rows(_: Scope, x: object) -> int:
+def _rows(x: object) -> int:
     return prod(_operand(x).shape[:-1])
 
 
-def _width(_: Scope, x: object) -> float:
+def _width(x: object) -> float:
     size = _operand(x).element_bytes
     if size is None:
         raise UnknownError("an element's type")
     return size
 
 
-def _bytes(scope: Scope, x: object) -> float:
-    return _numel(scope, x) * _width(scope, x)
+def _bytes(x: object) -> float:
+    return _numel(x) * _width(x)
 
 
 def _document(
-    _: Scope, queries: int, keys: int, causal: object = False, left: Any = None, right: Any = None
+    queries: int, keys: int, causal: object = False, left: Any = None, right: Any = None
 ) -> Pairs:
     """Pairs of one sequence, whose last query is aligned with its last key."""
     return document_pairs(queries, keys, bool(causal), left, right)
 
 
 def _packed(
-    _: Scope,
     tokens: int,
     query_ends: object,
     key_ends: object = None,
@@ -258,10 +262,6 @@ def _packed(
     return pairs_of_one.times(sequences)
 
 
-def _given(_: Scope, value: object) -> bool:
-    return value is not None
-
-
 def _required(requests: Requests, tokens: object = None) -> Requests:
     """Returns the requests. Raises UnknownError if there are none, or more queries than
     `tokens`."""
@@ -272,21 +272,13 @@ def _required(requests: Requests, tokens: object = None) -> Requests:
 
 def _pairs_of(part: str) -> Callable[..., Pairs]:
     """Returns a function for the pairs of one part's requests, with at most `tokens` queries."""
-    return lambda scope, tokens=None: _required(getattr(scope.step, part), tokens).pairs
+    return lambda step, tokens=None: _required(getattr(step, part), tokens).pairs
 
 
 def _keys_of(part: str) -> Callable[..., int]:
     """Returns a function for the number of keys of one part's requests, from the cache or of the
     step."""
-    return lambda scope: _required(getattr(scope.step, part)).keys
-
-
-def _least(_: Scope, *values: Any) -> Any:
-    return min(values)
-
-
-def _most(_: Scope, *values: Any) -> Any:
-    return max(values)
+    return lambda step: _required(getattr(step, part)).keys
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -294,15 +286,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rows": _rows,
     "bytes": _bytes,
     "width": _width,
-    "given": _given,
+    "given": lambda value: value is not None,
     "document": _document,
     "packed": _packed,
+    "min": min,
+    "max": max,
+}
+_OF_STEP: dict[str, Callable[..., Any]] = {
     "step": _pairs_of("all"),
     "context": _pairs_of("context"),
     "generation": _pairs_of("generation"),
     "step_keys": _keys_of("all"),
     "context_keys": _keys_of("context"),
     "generation_keys": _keys_of("generation"),
-    "min": _least,
-    "max": _most,
 }

@@ -16,7 +16,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.parts import Record, drop_none
 from mfulab.core.rows import LARGEST
-from mfulab.core.said import Numbers, Said, said_by
+from mfulab.core.said import Said, said_by
 from mfulab.mfu.step import Known
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, total
 
@@ -223,9 +223,14 @@ def _push_apart(folder: Path, job: JobTime, before: Attempt, after: Attempt) -> 
     """Moves the begin of an attempt to the end of the one before, with a note that their clocks
     differ. Raises ConfigurationError if the same clock shows that both ran at once."""
     if after.clock == before.clock and after.boot_ns is not None:
-        files: Numbers = {"first": before.name, "second": after.name}
         raise ConfigurationError(
-            Said("rank_ran_twice", folder=str(folder), rank=after.rank, **files)
+            Said(
+                "rank_ran_twice",
+                folder=str(folder),
+                rank=after.rank,
+                first=before.name,
+                second=after.name,
+            )
         )
     seconds = (before.ended - after.began) / 1e9
     job.notes.append(("clock", {"rank": after.rank, "seconds": seconds}))
@@ -240,17 +245,13 @@ def read(file: Path) -> Attempt | None:
         head = Head.model_validate_json(first)
     except ValidationError:
         return None
-    clock = f"{head.host} {head.boot}"
-    boot_ns = None
-    if head.boot:
-        boot_ns = head.boot_ns
     attempt = Attempt(
         name=file.name,
         rank=head.rank,
         world=head.world,
-        clock=clock,
+        clock=f"{head.host} {head.boot}",
         began=head.unix_ns,
-        boot_ns=boot_ns,
+        boot_ns=head.boot_ns if head.boot else None,
         lines=[JournalLine(ns=0, step=0)],
     )
     for text in filter(None, texts):

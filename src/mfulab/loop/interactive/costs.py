@@ -139,66 +139,67 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> PhaseCost
 def describe(value: object) -> tuple[Kind, Shape]:
     """Describes arguments without their data. Also returns the dimensions of the first tensor, of
     which the first counts samples; empty if there is no tensor."""
-    signature = list[Any]()
-    sizes = list[int]()
-    batch = list[Shape]()
-    _walk(value, signature, sizes, batch)
-    return Kind(tuple(signature), tuple(sizes)), batch[0] if batch else ()
+    described = _Description()
+    described.add(value)
+    return Kind(tuple(described.signature), tuple(described.sizes)), described.batch or ()
 
 
-def _walk(value: Any, signature: list[object], sizes: list[int], batch: list[Shape]) -> None:
-    """Adds the description of a value and of all that it holds; pytrees would take several times as
-    long."""
-    if isinstance(value, torch.Tensor):
-        _note_tensor(value, signature, sizes, batch)
-    elif isinstance(value, bool | str | None):
-        signature.append(value)
-    elif isinstance(value, int):
-        signature.append(int)
-        sizes.append(value)
-    elif isinstance(value, tuple | list):
-        signature.append((type(value), len(value)))
-        if type(value) is PackedSequence and not batch:
-            batch.append((int(value.batch_sizes[0]),))
-        for item in value:
-            _walk(item, signature, sizes, batch)
-    elif isinstance(value, Mapping) or hasattr(value, "keys"):  # a tokenizer's batch is no mapping
-        names = tuple(value.keys())
-        signature.append((dict, names))
-        for name in names:
-            _walk(value[name], signature, sizes, batch)
-    else:
-        _note_other(value, signature, sizes, batch)
+class _Description:
+    """Description of a value and of all that it holds. `batch` are the dimensions of the first
+    tensor, None before it."""
 
+    def __init__(self) -> None:
+        self.signature: list[object] = []
+        self.sizes: list[int] = []
+        self.batch: Shape | None = None
 
-def _note_tensor(
-    value: torch.Tensor, signature: list[object], sizes: list[int], batch: list[Shape]
-) -> None:
-    shape = sizes_of(value)
-    signature.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
-    sizes.extend(shape)
-    if batch:
-        return
-    if mapped := _mapped(value):
-        # Values that are mapped one by one are samples; with more dimensions it is unknown which of
-        # them counts samples.
-        batch.append((mapped,) if len(shape) < 2 or shape[0] == 1 else ())
-    elif shape:
-        batch.append(tuple(shape))
+    def add(self, value: Any) -> None:
+        """Adds a value; pytrees would take several times as long."""
+        if isinstance(value, torch.Tensor):
+            self._add_tensor(value)
+        elif isinstance(value, bool | str | None):
+            self.signature.append(value)
+        elif isinstance(value, int):
+            self.signature.append(int)
+            self.sizes.append(value)
+        elif isinstance(value, tuple | list):
+            self.signature.append((type(value), len(value)))
+            if type(value) is PackedSequence and self.batch is None:
+                self.batch = (int(value.batch_sizes[0]),)
+            for item in value:
+                self.add(item)
+        elif isinstance(value, Mapping) or hasattr(value, "keys"):  # a tokenizer's batch is none
+            names = tuple(value.keys())
+            self.signature.append((dict, names))
+            for name in names:
+                self.add(value[name])
+        else:
+            self._add_other(value)
 
+    def _add_tensor(self, value: torch.Tensor) -> None:
+        shape = sizes_of(value)
+        form = (value.dtype, len(shape), value.requires_grad, type(value), value.device)
+        self.signature.append(form)
+        self.sizes.extend(shape)
+        if self.batch is not None:
+            return
+        if mapped := _mapped(value):
+            # Values that are mapped one by one are samples; with more dimensions it is unknown
+            # which of them counts samples.
+            self.batch = (mapped,) if len(shape) < 2 or shape[0] == 1 else ()
+        elif shape:
+            self.batch = tuple(shape)
 
-def _note_other(
-    value: object, signature: list[object], sizes: list[int], batch: list[Shape]
-) -> None:
-    leaves, structure = tree_flatten(value)
-    if len(leaves) != 1 or leaves[0] is not value:
-        signature.append(structure)
-        for leaf in leaves:
-            _walk(leaf, signature, sizes, batch)
-        return
-    signature.append(type(value))
-    if hasattr(value, "get_seq_length"):  # a key-value cache: its length decides the cost
-        sizes.append(int(value.get_seq_length()))
+    def _add_other(self, value: object) -> None:
+        leaves, structure = tree_flatten(value)
+        if len(leaves) != 1 or leaves[0] is not value:
+            self.signature.append(structure)
+            for leaf in leaves:
+                self.add(leaf)
+            return
+        self.signature.append(type(value))
+        if hasattr(value, "get_seq_length"):  # a key-value cache: its length decides the cost
+            self.sizes.append(int(value.get_seq_length()))
 
 
 def _mapped(tensor: torch.Tensor) -> int:
