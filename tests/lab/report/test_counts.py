@@ -118,9 +118,11 @@ def test_every_line_by_batch_size_has_a_name_and_further_series_are_counted(inve
     text = Heard("time_by_batch_size")
     undrawn = int(rows.drop_duplicates(["machine", "mode"])["undrawn"].sum())
     assert undrawn > 0
-    assert module.selected(rows, text)
-    assert text.heard["selected"][0]["count"] == undrawn
-    assert not module.selected(module.rows(invented), text)
+    module.reading(rows, text)
+    assert text.heard["undrawn"][0]["count"] == undrawn
+    few = Heard("time_by_batch_size")
+    module.reading(module.rows(invented), few)
+    assert "undrawn" not in few.heard
 
 
 def test_an_interval_by_batch_size_is_within_its_panel(quickstart):
