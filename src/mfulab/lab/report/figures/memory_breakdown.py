@@ -313,6 +313,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             bytes_a_unit, unit = 1e9, "GB"
         _bars_and_peaks(axes, here, colors, order, bytes_a_unit)
         axes.set_xlabel(unit)
+        axes.locator_params(axis="x", nbins=5, prune="upper")  # not beside the next panel's zero
         cards += _cards(axes, bytes_a_unit)
     bottom = len(order) - 0.4
     if cards:
