@@ -71,6 +71,10 @@ def test_a_ladder_tells_no_factor_beside_a_less_certain_rung_outside_it(invented
     assert "finding" not in text.heard
     assert said["high"]["outside"] == lowest["kernel"]
     assert said["high"]["outside_percent"] == pytest.approx(factor * lowest[SHARE])
+    figure = figures.render("kernel_ladder", {**tables, "matmul": changed})
+    assert figure is not None
+    names = [entry.get_text() for entry in figure.figure.legends[0].get_texts()]
+    assert text("hollow") in names, "a rung that is named as doubtful"
     # the sentence names this rung, so that only the other machine's is told to be left out
     figures.left_out("kernel_ladder", rows, text)
     assert selection.of_module(module, rows).left_out["unsure"] == 2
