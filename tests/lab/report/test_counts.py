@@ -71,6 +71,10 @@ def test_a_ladder_tells_no_factor_beside_a_less_certain_rung_outside_it(invented
     assert "finding" not in text.heard
     assert said["high"]["outside"] == lowest["kernel"]
     assert said["high"]["outside_percent"] == pytest.approx(factor * lowest[SHARE])
+    figure = figures.render("kernel_ladder", {**tables, "matmul": changed})
+    assert figure is not None
+    names = [entry.get_text() for entry in figure.figure.legends[0].get_texts()]
+    assert text("hollow") in names, "a rung that is named as doubtful"
     # the sentence names this rung, so that only the other machine's is told to be left out
     figures.left_out("kernel_ladder", rows, text)
     assert selection.of_module(module, rows).left_out["unsure"] == 2
@@ -118,9 +122,11 @@ def test_every_line_by_batch_size_has_a_name_and_further_series_are_counted(inve
     text = Heard("time_by_batch_size")
     undrawn = int(rows.drop_duplicates(["machine", "mode"])["undrawn"].sum())
     assert undrawn > 0
-    assert module.selected(rows, text)
-    assert text.heard["selected"][0]["count"] == undrawn
-    assert not module.selected(module.rows(invented), text)
+    module.reading(rows, text)
+    assert text.heard["undrawn"][0]["count"] == undrawn
+    few = Heard("time_by_batch_size")
+    module.reading(module.rows(invented), few)
+    assert "undrawn" not in few.heard
 
 
 def test_an_interval_by_batch_size_is_within_its_panel(quickstart):

@@ -1,5 +1,7 @@
 """Memory by what holds it: each way's parts from counts, the sentence, no overlaps."""
 
+from itertools import pairwise
+
 import pandas as pd
 import pytest
 from support.drawn import overlaps, step, tables
@@ -122,6 +124,18 @@ def test_below_the_bars_is_room_for_names_of_cards_alone(tmp_path, parameters, h
     found = rows(tmp_path, flops)
     assert (text("cards") in figures.reading(memory_breakdown, found, text)) == has_lines
     assert (room > 1) == has_lines
+
+
+@pytest.mark.parametrize("parameters", [1e7, 1e9, 8e9])
+def test_setups_that_save_little_are_not_drawn(tmp_path, parameters):
+    every = rows(tmp_path, counted(parameters), steps=(trained(checkpointing=True),))
+    drawn = memory_breakdown.shown(every)
+    assert {"fp32_adam", "fp32_checkpointed", "bf16_inference"} <= set(drawn["way"]), "measured"
+    totals = drawn.drop(index=["fp32_checkpointed", "bf16_inference"])["total"].tolist()
+    for above, below in pairwise(totals):
+        assert below <= (1 - memory_breakdown.SAVES) * above
+    fits_any = every.loc["fp32_adam", "total"] < 14e9
+    assert ("mixed_64_devices" in drawn.index) != fits_any
 
 
 def test_a_model_without_blocks_to_recompute_is_not_drawn(tmp_path):

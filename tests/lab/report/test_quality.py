@@ -47,6 +47,11 @@ def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
     assert [*worst["row"][["change_half_points", "time_percent"]]] == [0.5, 10]
 
 
+def test_the_whole_model_is_all_of_itself(tmp_path):
+    shown = quality.rows(planted(tmp_path, row(time=99.4), row("pooled", 94.8, 40, 300)))
+    assert shown["time_percent"].tolist() == [100, 40]
+
+
 def test_a_loss_within_the_interval_of_another_is_not_the_most(tmp_path):
     rows = row(), row("distilled", 90.0, 10, 50), row("student", 90.5, 10, 50)
     told = said(tmp_path, *rows, row("masked", 93.0, 100))

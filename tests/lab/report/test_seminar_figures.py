@@ -342,6 +342,21 @@ def test_frameworks_are_compared_with_their_losses():
     assert frameworks.rows(profiled(steps[0])).empty, "torch alone"
 
 
+def test_a_framework_that_waits_for_new_memory_is_not_ranked_but_told():
+    case = {"model": "simple_cnn", "mode": "inference", "mfu_percent": 30.0, "losses": ""}
+    steps = [
+        case | {"execution": "eager", "time_s": 0.4, "kept_memory_time_s": 0.1},
+        case | {"execution": "jax", "time_s": 0.2, "kept_memory_time_s": 0.2},
+        case | {"execution": "onnxruntime", "time_s": 0.05},
+    ]
+    told = heard(frameworks, profiled(*steps))
+    [ranked] = told["finding"]
+    assert (ranked["row"]["execution"], ranked["longer"]) == ("onnxruntime", 0.2)
+    [waiting] = told["waiting"]
+    assert (waiting["row"]["execution"], waiting["row"]["kept_memory_time_s"]) == ("eager", 0.1)
+    assert "waiting" not in heard(frameworks, profiled(*steps[1:]))
+
+
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_frameworks_are_ranked_only_beyond_their_intervals(language):
     def step(model, execution, time, half):

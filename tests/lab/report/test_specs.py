@@ -127,3 +127,17 @@ def test_a_machine_of_one_pair_has_no_panel_beside_others():
     pairs = pairs.assign(time_s=1.0, time_s_base=1.0)
     assert relative.ranked(pairs)["run"].tolist() == ["2", "3"]
     assert relative.ranked(pairs.head(1))["run"].tolist() == ["1"]
+
+
+@pytest.mark.parametrize("count", [0, 1, relative.MOST, 3 * relative.MOST])
+def test_few_pairs_of_a_machine_are_drawn_from_the_slowest_to_the_fastest(count):
+    speedups = [1.0 + at for at in range(count)]
+    pairs = pd.DataFrame({"machine": "a", "speedup": speedups})
+    drawn = relative.few(pairs)
+    assert len(drawn) == min(count, relative.MOST)
+    assert (len(drawn) + drawn["undrawn"] == count).all()
+    if count:
+        assert drawn["speedup"].agg(["min", "max"]).tolist() == [speedups[0], speedups[-1]]
+    text = Heard("precision_speed")
+    relative.reading(drawn, text)
+    assert ("undrawn" in text.heard) == (count > relative.MOST)

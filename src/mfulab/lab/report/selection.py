@@ -320,6 +320,17 @@ def synthetic_words(selection: Selection, text: Texts) -> list[str]:
     return []
 
 
+def reading_of_few(
+    rows: pd.DataFrame, text: Texts, most: int, panels: Sequence[str] = ("machine",)
+) -> str:
+    """Explains how to read a figure that draws at most `most` things in a panel, and counts those
+    that it leaves out: the column `undrawn`, one number for each panel."""
+    undrawn = int(rows.drop_duplicates([*panels])["undrawn"].sum())
+    if not undrawn:
+        return text("reading")
+    return f"{text('reading')} {text('undrawn', count=undrawn, most=most)}"
+
+
 def unranked_words(sound: pd.Series, text: Texts) -> list[str]:
     """Sentence on how many rows are not sound and so not ranked; empty if all are sound."""
     if sound.all():

@@ -225,11 +225,8 @@ def _at_other_lengths(best: pd.Series, rows: pd.DataFrame, axis: str, text: Text
 
 
 def reading(rows: pd.DataFrame, text: Texts) -> str:
-    """Explains how to read the figure, and which pairs it leaves out."""
-    undrawn = int(rows.drop_duplicates("machine")["undrawn"].sum())
-    if not undrawn:
-        return text("reading")
-    return f"{text('reading')} {text('undrawn', count=undrawn, most=MOST)}"
+    """Explains how to read the figure, and counts the pairs that it leaves out."""
+    return selection.reading_of_few(rows, text, MOST)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:

@@ -2,7 +2,7 @@
 
 from matplotlib.axes import Axes
 
-from mfulab.lab.report import claims
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, curves, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, highest, lowest, ok, spread, with_machine
 
@@ -61,11 +61,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def reading(rows: DataFrame, text: Texts) -> str:
-    """Explains how to read the figure, and which runs it leaves out."""
-    undrawn = int(rows.drop_duplicates("machine")["undrawn"].sum())
-    if not undrawn:
-        return text("reading")
-    return f"{text('reading')} {text('undrawn_runs', count=undrawn, most=MOST)}"
+    """Explains how to read the figure, and counts the runs that it leaves out."""
+    return selection.reading_of_few(rows, text, MOST)
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

@@ -45,7 +45,7 @@ CARDS = (
 CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
 SAVES = 0.1  # share by which a setup is leaner than all above it
 LEAST_ERROR = 0.1  # of a count: contexts and fragmentation are not in it
-ROOM = 3.2  # lines below the bars, for the names of cards
+ROOM = 3  # lines below the bars, for the names of cards
 MOST_MODELS = 3  # each with a panel
 BYTES = 4  # of an element, as counted
 
@@ -292,6 +292,9 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     names = {way: text.name("memory_way", way) for way in (*WAYS, INFERENCE)}
     rows = shown(rows)
     order = [name for way, name in names.items() if rows["way"].eq(way).any()]
+    lines = len(order)
+    if any(_cards_before(_end(here)) for _, here in rows.groupby("model")):
+        lines += ROOM
     named = rows["way"].map(names)
     rows = rows.assign(name=named, place=named.map(order.index))
     colors = {part: color for part, color in COLORS.items() if rows[part].any()}
@@ -301,6 +304,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         "model",
         _titles(rows, text),
         sharey=True,
+        lines=lines,
     )
     cards = 0
     for axes, here in panels:
@@ -309,6 +313,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             bytes_a_unit, unit = 1e9, "GB"
         _bars_and_peaks(axes, here, colors, order, bytes_a_unit)
         axes.set_xlabel(unit)
+        axes.locator_params(axis="x", nbins=5, prune="upper")  # not beside the next panel's zero
         cards += _cards(axes, bytes_a_unit)
     bottom = len(order) - 0.4
     if cards:

@@ -16,7 +16,7 @@ BITS = {
     "exponent_bits": style.PALETTE[6],
     "mantissa_bits": style.PALETTE[5],
 }
-RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
+RUNGS = ("naive_sum_error", "kahan_sum_error")
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -43,8 +43,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Draws the bits of each format as stacked bars, and the relative errors of three ways to add.
-    Exact sums are at the left edge."""
+    """Draws the bits of each format as stacked bars, and the relative errors of two ways to add,
+    joined by a line. Exact sums are at the left edge."""
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
     rows = rows.assign(name=specs.names("precision", rows["precision"], text))
     _draw_bits(left, rows, text)
@@ -59,6 +59,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     others = rows.columns.drop([*RUNGS])
     sums = rows.melt([*others], [*RUNGS], "way", "error")
     place = kinds.lanes(right, sums, "name", list(rows["name"]))
+    ends = rows[[*RUNGS]].astype(float).clip(lower=edge)
+    right.hlines(range(len(rows)), ends.min(axis=1), ends.max(axis=1), color=style.MUTED)
     sums = sums.assign(place=place, shown=sums["error"].clip(lower=edge))
     kinds.points(right, sums, "shown", "place", "error", **look)
     right.xaxis.set_minor_formatter(NullFormatter())

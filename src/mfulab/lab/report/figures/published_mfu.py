@@ -30,7 +30,8 @@ SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 
 def rows(tables: Tables) -> DataFrame:
     """Selects public runs of the models with most of them, and training steps of the same models
-    measured here in 16 bits."""
+    measured here in 16 bits. Of public runs of one kind and number of accelerators the best is
+    drawn, of those above the 16-bit peak, too."""
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
     # Models on the most devices; those with several sizes of machine are preferred.
     ranked = selection.pick(public, "little_scaled")
@@ -38,7 +39,13 @@ def rows(tables: Tables) -> DataFrame:
     ranked = ranked.sort_values(["max", "size"], ascending=False)
     models = list(ranked.index[:MOST_MODELS])
     public = public[public["model"].isin(models)]
-    together = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
+    public = public.assign(
+        family=public["architecture"].replace(FAMILIES),
+        doubtful=False,
+        is_above=public["mfu_bf16_percent"] > FULL,
+    )
+    best_first = public.sort_values("mfu_bf16_percent", ascending=False, kind="stable")
+    together = best_first.drop_duplicates(["model", "accelerator", "accelerators", "is_above"])
     own = _own(tables, models)
     if len(own):
         together = pd.concat([together, own.reindex(columns=together.columns)])
@@ -111,6 +118,10 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         axes.axhline(FULL, **style.LIMIT)
         sizes = here["family"].eq(OWN).map({True: 190, False: 46})
         kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)
+        below = here[(here["mfu_bf16_percent"] <= FULL) & (here["family"] != OWN)]
+        for _, alike in below.groupby("accelerator", sort=False):
+            color = colors[alike["family"].iloc[0]]
+            axes.plot(alike["accelerators"], alike["mfu_bf16_percent"], color=color, linewidth=1)
         axes.set_xscale("log", base=2)
         counts = sorted(set(here["accelerators"].astype(int)))
         if len(counts) > 4:

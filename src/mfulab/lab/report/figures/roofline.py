@@ -150,11 +150,8 @@ def selected(rows: DataFrame, text: Texts) -> str:
 
 
 def reading(rows: DataFrame, text: Texts) -> str:
-    """Explains how to read the figure, and which runs it leaves out."""
-    undrawn = int(rows.drop_duplicates("machine")["undrawn"].sum())
-    if not undrawn:
-        return text("reading")
-    return f"{text('reading')} {text('undrawn', count=undrawn, most=MOST)}"
+    """Explains how to read the figure, and counts the runs that it leaves out."""
+    return selection.reading_of_few(rows, text, MOST)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

@@ -31,13 +31,9 @@ def rows(tables: Tables) -> DataFrame:
     return pd.concat(panels).sort_values("batch_size", kind="stable")
 
 
-def selected(rows: DataFrame, text: Texts) -> str:
-    """Sentence on series that are not drawn; empty if all are."""
-    panels = rows.drop_duplicates(["machine", "mode"])
-    count = int(panels["undrawn"].sum())
-    if not count:
-        return ""
-    return text("selected", count=count, most=MOST_LINES)
+def reading(rows: DataFrame, text: Texts) -> str:
+    """Explains how to read the figure, and counts the series that it leaves out."""
+    return selection.reading_of_few(rows, text, MOST_LINES, ["machine", "mode"])
 
 
 def _of_few_lines(here: DataFrame) -> DataFrame:
