@@ -156,3 +156,17 @@ def test_one_run_stands_for_its_machine_model_and_mode(request, tables):
     assert len(told) == len(steps[selection.CASE].drop_duplicates())
     assert set(named[:1]) <= set(told.index)
     assert set(why.chosen(steps, named).index) <= set(told.index)
+
+
+@pytest.mark.parametrize("tables", ["quickstart", "recorded"])
+def test_figures_and_cards_tell_one_run_of_a_model_and_mode(request, tables):
+    judged = trust.judged(request.getfixturevalue(tables))
+    headline = figures.modules()["mfu_versus_utilization"]
+    named = selection.named_of_page(headline, judged)
+    told = {*named, *selection.one_of_each(steps_of(judged), named).index}
+    for name in BESIDE:
+        assert set(figures.modules()[name].rows(judged).index) <= told, name
+    charted = selection.drawable(headline, judged)
+    drawn = headline.shown(charted, Texts("en", "mfu_versus_utilization"))
+    if len(drawn) < len(charted):
+        assert set(drawn.index) <= told

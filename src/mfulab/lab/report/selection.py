@@ -281,11 +281,6 @@ def named_of_page(headline: ModuleType, tables: frames.Tables) -> list[Hashable]
     return named_runs(drawable(headline, tables))
 
 
-def first_of_page(headline: ModuleType, tables: frames.Tables) -> Hashable | None:
-    """Returns the first of `named_of_page`; None if the `headline` figure has no rows."""
-    return next(iter(named_of_page(headline, tables)), None)
-
-
 def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
     """Returns the run of highest MFU on the first run's machine, then runs of other models that
     could be higher. Trusted runs are preferred."""

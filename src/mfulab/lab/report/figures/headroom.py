@@ -45,9 +45,9 @@ CLAIM = claims.largest([part for part in PARTS if part != "useful"])
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects the first run of the page and the busiest trusted run of each model on each machine,
-    with losses in percentage points of MFU. Steps from recorded traces are included only if there
-    is nothing else."""
+    """Selects the first run of the page and, of each model on each machine, the busiest of the
+    trusted runs that stand for a mode, with losses in percentage points of MFU. Steps from recorded
+    traces are included only if there is nothing else."""
     timed = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
     timed = selection.pick(timed, "recorded_trace")
     if timed.empty:
@@ -55,8 +55,9 @@ def rows(tables: Tables) -> DataFrame:
     for part in PARTS:
         points = timed[f"{part}_ms"] / 10 / timed["time_s"]
         timed[part] = points.fillna(0)
-    first = selection.first_of_page(mfu_versus_utilization, tables)
-    trusted = _trusted(timed)
+    named = selection.named_of_page(mfu_versus_utilization, tables)
+    first = named[0] if named else None
+    trusted = _trusted(selection.one_of_each(timed, named))
     busy = trusted["utilization_percent"].fillna(0)
     busiest = busy.groupby([trusted["machine"], trusted["model"]]).idxmax()
     best = timed[timed.index.isin(busiest) | (timed.index == first)]

@@ -1,7 +1,7 @@
 """MFU and device utilization: a line for each run from one to the other, coloured by the largest
 cause of the gap."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from mfulab.lab.report.frames import (
     DataFrame,
     Series,
     Tables,
+    emulated,
     ok,
     preferred,
     with_machine,
@@ -61,7 +62,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         says = three_lines.finding(worst, worst["model"], device, text.language)
     else:
         names = _named(rows.loc[[worst.name, best.name]], text)
-        low, high = (three_lines.share_of(run["mfu_percent"]) for run in (worst, best))
+        low, high = (three_lines.used_share(run.to_dict(), text.language) for run in (worst, best))
         key = "finding"
         if low == high:
             key = "finding_same"
@@ -179,7 +180,7 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     for machine in machines:
         here = few[few["machine"] == machine].sort_values("mfu_percent", ascending=False)
         if len(here) > most:
-            here = _spread(here, named, most)
+            here = _spread(here, rows, named, most)
         chosen = rows.loc[here.index]
         of_machines.append(chosen.assign(name=curves.apart(chosen, text)))
     rows = pd.concat(of_machines)
@@ -193,22 +194,21 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _is_of_longer_format(rows: DataFrame) -> Series:
-    """True for runs of a model that the machine also ran in fewer bits than fp32. As MFU is of each
-    format's own peak, these belong to the figure of formats."""
-    is_shorter = ~rows["precision"].isin(("fp32", "fp64"))
-    has_shorter = is_shorter.groupby([rows["machine"], rows["model"]]).transform("any")
-    return has_shorter & ~is_shorter
+    """True for runs of a model that the machine also ran, and does not emulate, in fewer bits than
+    fp32. As MFU is of each format's own peak, these belong to the figure of formats."""
+    is_longer = rows["precision"].isin(("fp32", "fp64"))
+    is_shorter = ~is_longer & ~emulated(rows)
+    return is_longer & is_shorter.groupby([rows["machine"], rows["model"]]).transform("any")
 
 
-def _spread(here: DataFrame, named: Collection[object], most: int) -> DataFrame:
-    """At most `most` rows of a machine, sorted by MFU: the `named` ones, and of others the fastest
-    run of each model and mode, evenly spread."""
-    here = here[~here["longer"] | here.index.isin(named)]
+def _spread(here: DataFrame, rows: DataFrame, named: Collection[Hashable], most: int) -> DataFrame:
+    """At most `most` rows of a machine, sorted by MFU: the `named` ones, and of others the run that
+    stands for each model and mode, evenly spread. `rows` have all columns."""
     here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
-    fastest = here.sort_values("samples_per_s", ascending=False)
-    fastest = fastest.drop_duplicates(["model", "mode"])
+    told = selection.one_of_each(rows.loc[here.index], [*named])
+    told = preferred(told, ~here.loc[told.index, "longer"])
     named_here = here.index[here.index.isin(named)]
-    others = here.index[here.index.isin(fastest.index.difference(named_here))]
+    others = here.index[here.index.isin(told.index.difference(named_here))]
     count = min(len(others), most - len(named_here))
     positions = np.linspace(0, len(others) - 1, count).round().astype(int)
     return here[here.index.isin([*named_here, *others[positions]])]

@@ -39,10 +39,12 @@ def rows(tables: Tables) -> DataFrame:
     steps = those(steps, _has_ladder(steps))
     if steps.empty:
         return steps
-    first = selection.first_of_page(mfu_versus_utilization, tables)
+    named = selection.named_of_page(mfu_versus_utilization, tables)
+    first = named[0] if named else None
     is_first = steps.index == first
     here = steps[steps["machine"] == _machine(steps, is_first)]
-    trusted = preferred(here, ~trust.doubtful(here))
+    told = selection.one_of_each(here, named)
+    trusted = preferred(told, ~trust.doubtful(told))
     busiest = trusted.loc[trusted.groupby("model")["utilization_percent"].idxmax()]
     by_mfu = busiest.sort_values("mfu_percent", ascending=False)
     lost = by_mfu["utilization_percent"] - by_mfu["mfu_percent"]
