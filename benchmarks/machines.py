@@ -34,12 +34,8 @@ import first_sentence
 import pandas as pd
 import trivial
 
-from mfulab.core.parts import Row
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import claims, figures, frames, selection, trust
-from mfulab.lab.report.page import why
-from mfulab.mfu import three_lines
-from mfulab.mfu.causes import BY_KEY
 
 # Overrides for each experiment: bf16 is the format that CPUs most often do not support.
 EXPERIMENTS = {"miniature": ("precision=fp32,bf16",), "quickstart": ()}
@@ -339,8 +335,6 @@ def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
         & profile["effective_precision"].isin(shaky),
         "emulated_format, of a format that the device has": is_emulated_format & ~is_emulated,
         "above 100 % MFU without a flag": is_above_peak & ~_flagged(profile, "above_peak"),
-        "advises a lower precision, which was slower": _slower_below(profile)
-        & _advises(profile, tables["ceilings"]),
         "under_used, though a quota held it back": (profile["verdict"] == "under_used")
         & _flagged(profile, "held_back"),
         "failed": profile["status"].isin(["failed", "incorrect"]),
@@ -357,35 +351,6 @@ def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
 
 def _flagged(rows: pd.DataFrame, key: str) -> pd.Series:
     return rows["verdict_flags"].fillna("").str.contains(f'"{key}"', regex=False)
-
-
-def _advises(rows: pd.DataFrame, ceilings: pd.DataFrame) -> pd.Series:
-    """True for rows that the page advises a lower precision for, first or among other remedies."""
-    advised = [_is_advised(row, ceilings) for row in rows.to_dict("records")]
-    return pd.Series(advised, rows.index, bool)
-
-
-def _is_advised(row: Row, ceilings: pd.DataFrame) -> bool:
-    """True if a row's first remedy is another precision, or if one is among its other remedies:
-    these then differ from those on a device where a shorter format does not help."""
-    cause = BY_KEY.get(str(row["verdict"]))
-    if cause is None or not three_lines.can_help(row):
-        return False
-    if "precision=" in cause.remedy:
-        return True
-    helps = why.shorter_helps(row, ceilings)
-    with_it = three_lines.otherwise(row, shorter_helps=helps)
-    return with_it != three_lines.otherwise(row, shorter_helps=False)
-
-
-def _slower_below(rows: pd.DataFrame) -> pd.Series:
-    """True for rows in fp32 whose step was measured in other formats and was slower in all of them,
-    beyond the intervals of both."""
-    step = rows["run"].str.replace(r"(?<=precision=)\w+", "", regex=True)
-    ends = claims.ends_of(rows, "time_s")
-    is_other = (rows["status"] == "ok") & (rows["precision"] != "fp32")
-    others = ends.loc[is_other, "low"].groupby(step[is_other]).min()
-    return (rows["precision"] == "fp32") & (step.map(others) > ends["high"])
 
 
 COLUMNS = (

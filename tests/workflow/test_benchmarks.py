@@ -268,56 +268,17 @@ def test_planted_rows_have_keys_that_rows_still_have():
     assert {machine.flag for machine in machines.MACHINES.values()} <= {"", *trust.WORDS}
 
 
-SLOWER = "advises a lower precision, which was slower"
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({}, [SLOWER]),  # among the other remedies of a compute-bound step
-        ({"verdict": "wrong_precision"}, [SLOWER]),
-        ({"verdict": "other_operators"}, [SLOWER]),
-        ({"verdict": "padded"}, []),  # whose remedies lower no precision
-        ({"verdict": "wrong_precision", "model": "spinning"}, []),  # which gets no advice
-        ({"verdict": ""}, []),
-        ({"time_s": 38.0}, []),  # slower within the intervals
-        ({"time_s": 80.0}, []),
-    ],
-)
-def test_a_lower_precision_is_no_advice_where_it_was_slower(changed, words):
-    slower = SOUND | IN_BF16 | {"time_s": 40.0, "verdict": "emulated_format"}
-    assert told_wrong([SOUND | changed, slower]) == words
-    assert told_wrong([SOUND | changed, slower | {"status": "failed"}]) == ["failed", "failed"]
-
-
-def test_what_the_page_does_not_advise_on_this_device_is_not_wrong():
-    rows = [SOUND, SOUND | IN_BF16 | {"time_s": 40.0, "verdict": "emulated_format"}]
-    ceilings = [
-        {"format": "fp32", "emulated": False, "measured_tflop_s": 1.0},
-        {"format": "bf16", "emulated": True, "measured_tflop_s": 0.1},
-    ]
-    assert told_wrong(rows, ceilings=ceilings) == []
-    ceilings[1] |= {"emulated": False, "measured_tflop_s": 2.0}
-    assert told_wrong(rows, ceilings=ceilings) == [SLOWER]
-
-
 def test_a_ceiling_that_was_disturbed_bounds_nothing():
     assert told_wrong([SOUND], disturbed=1) == ["compute_bound by a ceiling that was disturbed"]
 
 
-def told_wrong(
-    rows: list[dict[str, Any]], disturbed: int = 0, ceilings: list[dict[str, Any]] | None = None
-) -> list[str]:
+def told_wrong(rows: list[dict[str, Any]], disturbed: int = 0) -> list[str]:
     """What stands behind each run's name in the sentences of `wrong`."""
     import machines
 
     table = pd.DataFrame(rows)
-    measured: dict[str, Any] = {"replicates": 1.0, "disturbed_replicates": float(disturbed)}
-    measured |= {"hardware": "here", "status": "ok", "computed_tflop_s": float("nan")}
-    lines = [
-        {"ceiling": line.get("format", "fp32"), **measured, **line} for line in ceilings or [{}]
-    ]
-    tables = {"profile": table, "matmul": table, "ceilings": pd.DataFrame(lines)}
+    ceiling = {"ceiling": "fp32", "replicates": 1.0, "disturbed_replicates": float(disturbed)}
+    tables = {"profile": table, "matmul": table, "ceilings": pd.DataFrame([ceiling])}
     found = machines.wrong(tables, frozenset({"bf16"}))
     return [line.split(": ", 1)[1] for line in found]
 

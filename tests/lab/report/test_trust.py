@@ -720,11 +720,20 @@ def ceilings(**speeds: float | None) -> pd.DataFrame:
 )
 def test_a_shorter_format_is_no_remedy_where_the_ceilings_show_no_gain(speeds, helps):
     row = profile(0.1).assign(verdict="other_operators").iloc[0].to_dict()
-    assert why.shorter_helps(row, ceilings(**speeds)) == helps
     beside = why.Beside(profile(0.1), ceilings(**speeds))
+    assert why.shorter_helps(row, beside) == helps
     case = why._case(row, beside, set(), Texts("en", "why"))
     others = Texts("en", "otherwise")("other_operators", shorter=int(helps))
     assert case["otherwise"] == Texts("en", "lines")("otherwise", others=others)
+
+
+@pytest.mark.parametrize(("bf16_s", "helps"), [(0.05, True), (0.1, False), (0.2, False)])
+@pytest.mark.parametrize("ceiling", [None, 2.0])
+def test_a_shorter_format_that_was_measured_is_judged_by_its_step(bf16_s, helps, ceiling):
+    rows = pd.concat([profile(0.1), profile(bf16_s, precision="bf16")])
+    row = profile(0.1).assign(verdict="other_operators").iloc[0].to_dict()
+    beside = why.Beside(rows, ceilings(fp32=1.0, bf16=ceiling))
+    assert why.shorter_helps(row, beside) == helps
 
 
 def test_padding_costs_what_the_model_s_own_arithmetic_spends_on_it():

@@ -463,7 +463,7 @@ def _remedies(row: Row, beside: Beside, is_read: bool, text: Texts) -> Remedies:
     is_told_alone = is_read and row[CAUSE] in three_lines.OF_TRACES
     if not remedy or is_told_alone or not three_lines.can_help(row):
         return Remedies(remedy)
-    helps = shorter_helps(row, beside.ceilings)
+    helps = shorter_helps(row, beside)
     outcome = _outcome(row, beside.steps, text)
     if outcome and not outcome.helps:
         others = three_lines.other_remedies(row, text.language, helps)
@@ -554,25 +554,39 @@ def _setting(axis: str, value: str | float, text: Texts) -> str:
     return text.name(axis, str(value))
 
 
-def shorter_helps(row: Row, ceilings: pd.DataFrame) -> bool:
-    """False if the ceilings of a row's machine show that a number format of half the length is no
-    faster there: the device emulates it, or multiplies it no faster. True if they do not show
-    it."""
+def shorter_helps(row: Row, beside: Beside) -> bool:
+    """False if a number format of half the length gains nothing: no step that differs from `row` in
+    its format alone is faster, or the ceilings of its machine are no higher. True if nothing
+    shows it."""
     own = FORMATS.get(str(row.get("effective_precision") or row.get("precision") or ""))
-    if own is None or "format" not in ceilings:
+    if own is None:
+        return True
+    shorter = [name for name, form in FORMATS.items() if 2 * form.bytes == own.bytes]
+    alike = beside.steps[_are_alike(beside.steps, row, "precision")]
+    pairs = _pairs(alike, "precision", row["precision"])
+    measured = pairs[pairs["precision"].isin(shorter)]
+    if not measured.empty:
+        return bool((measured["speedup_low"] > 1).any())
+    return _multiplies_faster(row, own.name, shorter, beside.ceilings)
+
+
+def _multiplies_faster(row: Row, own: str, shorter: Sequence[str], ceilings: pd.DataFrame) -> bool:
+    """False if the ceilings of a row's machine show that it emulates each format of `shorter`, or
+    multiplies it no faster than `own`. True if they do not show it."""
+    if "format" not in ceilings:
         return True
     here = ceilings[(ceilings["hardware"] == row["hardware"]) & (ceilings["status"] == "ok")]
-    before = _speed(here[here["format"] == own.name])
-    known = False
-    for name, form in FORMATS.items():
-        shorter = here[here["format"] == name]
-        if 2 * form.bytes != own.bytes or shorter.empty:
+    before = _speed(here[here["format"] == own])
+    is_known = False
+    for name in shorter:
+        measured = here[here["format"] == name]
+        if measured.empty:
             continue
-        known = True
-        speed = _speed(shorter)
+        is_known = True
+        speed = _speed(measured)
         if speed is not None and (before is None or speed >= GAIN * before):
             return True
-    return not known
+    return not is_known
 
 
 def _speed(ceilings: pd.DataFrame) -> float | None:
