@@ -102,6 +102,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
                 run=before["run_before"],
                 time_s=before["time_s_before"],
                 mbu_percent=before["mbu_percent_before"],
+                relative=100.0,
                 named=text("before", precision=precision),
                 words="",
                 kind="before",
