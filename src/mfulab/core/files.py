@@ -232,14 +232,16 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
     if not lines:
         raise UnreadableError(path, Said("table_empty"))
     header = lines[0]
-    [(name, count)] = Counter(header).most_common(1) or [("", 0)]
-    if count > 1:
+    if len(set(header)) < len(header):
+        [(name, _)] = Counter(header).most_common(1)
         raise UnreadableError(path, Said("columns_alike", {"name": repr(name)}))
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(header):
             counts = {"line": number, "count": len(cells), "header": len(header)}
             raise UnreadableError(path, Said("cells_lack", counts))
-    return [dict(zip(header, map(unquoted, cells), strict=True)) for cells in lines[1:]]
+    if "'" in text:
+        lines = [list(map(unquoted, cells)) for cells in lines]
+    return [dict(zip(header, cells, strict=True)) for cells in lines[1:]]
 
 
 def unquoted(cell: str) -> str:
@@ -283,24 +285,24 @@ def write_csv(
 ) -> None:
     """Writes a CSV file like `write_text`. None becomes an empty cell, lists and dicts become JSON.
     `columns` default to those of the first row."""
-    rows = list(rows)
     if columns is None:
+        rows = list(rows)
         columns = rows[0] if rows else ()
     names = list(columns)
     file = io.StringIO()
-    writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
     for row in rows:
-        writer.writerow({key: _cell(value) for key, value in row.items()})
+        writer.writerow([_cell(row.get(name)) for name in names])
     write_text(path, file.getvalue())
 
 
 def _cell(value: object) -> object:
     """Value of a cell: JSON for lists and dicts. A text that a spreadsheet would run as a formula
     is prefixed by a quote."""
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    if not isinstance(value, str) or not FORMULA.match(value):
+    if not isinstance(value, str):
+        return json.dumps(value) if isinstance(value, dict | list) else value
+    if not FORMULA.match(value):
         return value
     try:
         float(value)

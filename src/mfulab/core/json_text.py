@@ -19,7 +19,9 @@ def parse_json(text: str | bytes, longest: int = LONGEST) -> Any:
     if len(text) > longest:
         raise ValueError(f"longer than {longest >> 20} MiB")
     try:
-        value = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        value = FINITE.decode(text)
     except RecursionError as error:
         raise ValueError(f"nested deeper than {DEEPEST}") from error
     brackets = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
@@ -76,3 +78,7 @@ def _is_deeper(value: Any, most: int) -> bool:
         if not level:
             return False
     return True
+
+
+# made once, as `json.loads` with functions of its own makes one for each text
+FINITE = json.JSONDecoder(parse_float=_finite, parse_int=_whole, parse_constant=_finite)

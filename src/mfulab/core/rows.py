@@ -3,7 +3,9 @@
 
 import math
 import re
+from collections.abc import Set
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -172,10 +174,12 @@ def is_in_range(value: Any) -> bool:
 def impossible(row: Row, now: datetime) -> Said | None:
     """The sentence for the first value of a row that no measurement can have written. Such a value
     is out of range, or a future date. None if all are possible."""
-    for name, value in row.model_dump(exclude_none=True).items():
+    for name, value in vars(row).items():
+        if value is None:
+            continue
         problem = None
         if isinstance(value, str):
-            problem = _impossible_text(row, name, value)
+            problem = _impossible_text(type(row), name, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             problem = _impossible_number(name, value)
         if problem:
@@ -220,9 +224,14 @@ def is_json(field: FieldInfo) -> bool:
     return isinstance(extra, dict) and extra.get("json") is True
 
 
-def _impossible_text(row: Row, name: str, value: str) -> Said | None:
+@cache  # asked for each cell of a table
+def _json_columns(row: type[Row]) -> Set[str]:
+    return {name for name, field in row.model_fields.items() if is_json(field)}
+
+
+def _impossible_text(row: type[Row], name: str, value: str) -> Said | None:
     """Reason why a text cell cannot have been measured; None if it can."""
-    if is_json(type(row).model_fields[name]):
+    if name in _json_columns(row):
         try:
             parse_json(value)
         except ValueError as error:

@@ -3,7 +3,7 @@ from. None is "not measured". Names contain their units, and are those of the ta
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar, get_type_hints
 
@@ -186,7 +186,7 @@ class Shares:
 
 def number(value: object) -> Known:
     """Converts a cell to a float; None for an empty one, text, a flag, NaN and infinities."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if value is None or isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     if not math.isfinite(value):
         return None
@@ -202,15 +202,10 @@ def text(value: object) -> str:
 
 def group(kind: type[Group], row: Row) -> Group:
     """Fills a group of facts from the columns of a row that have the names of its fields."""
-    values: dict[str, object] = {}
-    types = _types(kind)
-    for name in types.keys() & row.keys():
-        if types[name] == Known:
-            values[name] = number(row[name])
-        elif types[name] is str:
-            values[name] = text(row[name])
-        elif types[name] == str | None:
-            values[name] = text(row[name]) or None
+    values = {}
+    for name, read in _readers(kind).items():
+        if name in row:
+            values[name] = read(row[name])
     return kind(**values)
 
 
@@ -242,11 +237,20 @@ def without_hidden_matmuls(seen: TracedTime) -> TracedTime:
 
 
 _CELLS = ("top_other_operators", "misaligned")
-_KNOWN_TYPES: dict[type, Mapping[str, object]] = {}
+_READERS: dict[object, Callable[[object], object]] = {
+    Known: number,
+    str: text,
+    str | None: lambda value: text(value) or None,
+}
 
 
-def _types(kind: type) -> Mapping[str, object]:
-    if kind not in _KNOWN_TYPES:
+_READERS_OF: dict[type, Mapping[str, Callable[[object], object]]] = {}
+
+
+def _readers(kind: type) -> Mapping[str, Callable[[object], object]]:
+    """How to read each fact of a group; without those that no column holds."""
+    if kind not in _READERS_OF:
         hints = get_type_hints(kind)
-        _KNOWN_TYPES[kind] = {known.name: hints[known.name] for known in fields(kind)}
-    return _KNOWN_TYPES[kind]
+        names = [known.name for known in fields(kind) if hints[known.name] in _READERS]
+        _READERS_OF[kind] = {name: _READERS[hints[name]] for name in names}
+    return _READERS_OF[kind]

@@ -22,6 +22,7 @@ from mfulab.core.files import read_csv, write_csv
 from mfulab.core.language import verdicts
 from mfulab.core.said import Said, of_cell
 from mfulab.lab.report import frames
+from mfulab.lab.runtime import forked
 from mfulab.lab.tables import build, records
 from mfulab.lab.tables.columns import columns
 from mfulab.lab.tables.records import read_row
@@ -47,6 +48,26 @@ def make(manifest: Path, *more: str) -> Path:
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of the planned experiment, made once."""
     return make(report_rows.lay_out(tmp_path_factory.mktemp("planned")))
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux forks safely with the libraries loaded"
+)
+def test_tables_made_by_several_processes_are_those_of_one(planned, monkeypatch):
+    runs = [run for run in json.loads(planned.read_text())["runs"] if run["step"] == "profile_step"]
+    root = planned.parents[3]
+    (root / runs[0]["folder"] / "row.csv").write_text("nonsense")
+    (root / runs[1]["folder"] / "config.json").write_text("{")
+    alone = {path.name: path.read_bytes() for path in make(planned).iterdir()}
+    monkeypatch.setattr(forked, "usable_cores", lambda: 3)
+    monkeypatch.setattr(forked, "PART", 7)
+    readers = []
+    monkeypatch.setattr(
+        records, "read_row", lambda *named: readers.append(named) or read_row(*named)
+    )
+    together = {path.name: path.read_bytes() for path in make(planned).iterdir()}
+    assert together == alone
+    assert not readers, "rows are read by other processes"
 
 
 ONE_STEP = "model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'"

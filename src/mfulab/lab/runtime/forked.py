@@ -1,5 +1,7 @@
-"""Draws several figures at a time, each in a forked process that shares the tables."""
+"""Runs one function for several figures, or parts of a table, each in a forked process that shares
+what was read."""
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -7,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
 from mfulab.core.parts import Content
 from mfulab.device.cpu import usable_cores
@@ -17,6 +19,8 @@ from mfulab.device.system import end_with_parent
 # many processes.
 NO_POOL = (ImportError, OSError, RuntimeError)
 MOST_PROCESSES = 16  # processes; each takes about 0.1 s to fork and to return its result
+PART = 2000  # items that a process takes at a time; with fewer in all, none is forked
+Item = TypeVar("Item")
 _work: Callable[[str], Any]
 
 
@@ -50,6 +54,14 @@ def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
         with suppress(BrokenExecutor):
             results[name] = future.result()
     return [results[name] if name in results else work(name) for name in names]
+
+
+def in_parts(work: Callable[[Sequence[Item]], list[Any]], items: Sequence[Item]) -> list[Any]:
+    """What `work` returns for all parts of `items` together, in their order; parts are side by
+    side in forked processes."""
+    starts = map(str, range(0, len(items), PART))
+    made = in_processes(lambda start: work(items[int(start) : int(start) + PART]), [*starts])
+    return list(itertools.chain.from_iterable(made))
 
 
 def _kill(processes: Iterable[BaseProcess]) -> None:

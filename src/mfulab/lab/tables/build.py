@@ -12,6 +12,7 @@ from mfulab.core.files import is_inside, write_csv, write_json
 from mfulab.core.parts import Row
 from mfulab.core.said import Said, cell_of, packed_all
 from mfulab.device import is_gpu
+from mfulab.lab.runtime.forked import in_parts
 from mfulab.lab.tables import cards, details, replicates
 from mfulab.lab.tables import records as read
 from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary, written
@@ -317,24 +318,33 @@ def _fill(
 ) -> None:
     """Adds `columns(row)` to each row. A row is marked as failed if this raises, or `check` of the
     joined row does."""
-    for row in rows:
-        try:
-            added = columns(row)
-            if check:
-                check(row | added)
-            row |= added
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
-            row |= {
-                "status": "failed",
-                "message": cell_of(Said("cannot_be_joined", {"error": first_fault(error)})),
-            }
+    filled = [*rows]
+    added = in_parts(lambda part: [_added(row, columns, check) for row in part], filled)
+    for row, more in zip(filled, added, strict=True):
+        row |= more
+
+
+def _added(
+    row: Record,
+    columns: Callable[[Record], Record],
+    check: Callable[[Record], None] | None,
+) -> Record:
+    """Columns to add to a row; if they cannot be computed, those that say why."""
+    try:
+        added = columns(row)
+        if check:
+            check(row | added)
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        why = Said("cannot_be_joined", {"error": first_fault(error)})
+        return {"status": "failed", "message": cell_of(why)}
+    return added
 
 
 def write(collected: Collected, folder: Path) -> None:

@@ -4,7 +4,15 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -45,6 +53,7 @@ from mfulab.core.said import (
 )
 from mfulab.lab.planning.foundations import changed, foundations
 from mfulab.lab.planning.identity import identity as identity_of
+from mfulab.lab.runtime.forked import in_parts
 from mfulab.lab.tables.columns import (
     CellError,
     Record,
@@ -61,6 +70,7 @@ from mfulab.measurements.registry import MEASUREMENTS, TABLES
 PROGRESS = ("measured", NOT_MEASURED, "to_come")  # states of a planned run, best first
 ABOUT = "recording.json"
 Problems = list[str | Said]
+_Planned = tuple[manifest.PlannedRun, str, str]  # run, measurement, folder
 OF_RECORDING = "recorded_file_unreadable"  # key of a problem with a file of a recording
 
 
@@ -209,20 +219,50 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         collected.problems.append(Said("experiment_not_shown", {"reason": said_by(error)}))
         return collected
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
-    results = (root / "results").resolve()
-    for run, step, folder in _folders_to_read(plan, root, finished):
-        path = root / folder
-        if path.resolve().is_relative_to(results):
-            _add_planned(collected, plan, run, step, path)
-        else:
-            collected.problems.append(Said("run_leads_out", {"path": str(path)}))
+
+    def read(folders: Sequence[_Planned]) -> list[Collected]:
+        return [_planned_rows(plan, root, folders)]
+
+    for part in in_parts(read, [*_folders_to_read(plan, root, finished)]):
+        for table, rows in part.records.items():
+            collected.records[table].extend(rows)
+        collected.folders |= part.folders
+        collected.problems.extend(part.problems)
     _add_progress(collected, plan, root)
     return collected
 
 
-def _folders_to_read(
-    plan: manifest.Manifest, root: Path, finished: bool
-) -> Iterator[tuple[manifest.PlannedRun, str, str]]:
+def _planned_rows(plan: manifest.Manifest, root: Path, folders: Iterable[_Planned]) -> Collected:
+    """Reads the rows in some folders of a plan."""
+    collected = Collected()
+    inside = _Inside(root / "results")
+    for run, step, folder in folders:
+        path = root / folder
+        if inside.holds(path):
+            _add_planned(collected, plan, run, step, path)
+        else:
+            collected.problems.append(Said("run_leads_out", {"path": str(path)}))
+    return collected
+
+
+class _Inside:
+    """A folder and those below it. Remembers the folders of runs, as each has thousands."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._resolved: dict[Path, bool] = {}
+
+    def holds(self, path: Path) -> bool:
+        """True if a path, with symbolic links resolved, lies in the folder."""
+        if path.name == ".." or path.is_symlink():
+            return path.resolve().is_relative_to(self._folder)
+        parent = path.parent
+        if parent not in self._resolved:
+            self._resolved[parent] = parent.resolve().is_relative_to(self._folder)
+        return self._resolved[parent]
+
+
+def _folders_to_read(plan: manifest.Manifest, root: Path, finished: bool) -> Iterator[_Planned]:
     """Yields (run, measurement, folder) of each folder of a plan, once; if `finished`, only those
     with a row of their current config."""
     seen = set[str]()
