@@ -300,9 +300,11 @@ def write_csv(
 def _cell(value: object) -> object:
     """Value of a cell: JSON for lists and dicts. A text that a spreadsheet would run as a formula
     is prefixed by a quote."""
-    if not isinstance(value, str):
-        return json.dumps(value) if isinstance(value, dict | list) else value
-    if not FORMULA.match(value):
+    if value is None:  # most cells of a wide table
+        return None
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    if not isinstance(value, str) or not FORMULA.match(value):
         return value
     try:
         float(value)
