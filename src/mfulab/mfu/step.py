@@ -261,7 +261,7 @@ _READERS_OF: dict[type, Mapping[str, Callable[[object], object]]] = {}
 
 
 def _readers(kind: type) -> Mapping[str, Callable[[object], object]]:
-    """How to read each fact of a group; without those that no column holds."""
+    """Functions that read the facts of a group, by name; without facts that no column holds."""
     if kind not in _READERS_OF:
         hints = get_type_hints(kind)
         names = [known.name for known in fields(kind) if hints[known.name] in _READERS]

@@ -57,8 +57,8 @@ def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
 
 
 def in_parts(work: Callable[[Sequence[Item]], list[Any]], items: Sequence[Item]) -> list[Any]:
-    """What `work` returns for all parts of `items` together, in their order; parts are side by
-    side in forked processes."""
+    """Results of `work` for the parts of `items`, joined in their order. Parts are worked on side
+    by side, in forked processes."""
     starts = map(str, range(0, len(items), PART))
     made = in_processes(lambda start: work(items[int(start) : int(start) + PART]), [*starts])
     return list(itertools.chain.from_iterable(made))
