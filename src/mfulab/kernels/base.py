@@ -85,12 +85,14 @@ class MatmulKernel(ABC):
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         if precision not in self.precisions:
-            lacks = {
-                "kernel": str(self),
-                "precision": precision,
-                "formats": ", ".join(self.precisions),
-            }
-            raise UnsupportedError(Said("kernel_lacks_format", lacks))
+            raise UnsupportedError(
+                Said(
+                    "kernel_lacks_format",
+                    kernel=str(self),
+                    precision=precision,
+                    formats=", ".join(self.precisions),
+                )
+            )
         if block is not None and len(block) != self.block_sides:
             numbers: Numbers = {
                 "kernel": str(self),
@@ -116,12 +118,14 @@ class MatmulKernel(ABC):
         """Raises UnsupportedError if the kernel does not support the device ("cpu" or "cuda") or
         the shape."""
         if device not in self.devices:
-            runs_on = {
-                "kernel": str(self),
-                "devices": " and ".join(self.devices),
-                "device": device,
-            }
-            raise UnsupportedError(Said("kernel_runs_on", runs_on))
+            raise UnsupportedError(
+                Said(
+                    "kernel_runs_on",
+                    kernel=str(self),
+                    devices=" and ".join(self.devices),
+                    device=device,
+                )
+            )
         if device == "cuda":
             least = self.least_capability
             if self.precision == "fp8":
@@ -160,7 +164,7 @@ class ThreadAnElement(MatmulKernel):
         super().__init__(precision, block)
         if self.is_square and self.block and self.block[0] != self.block[1]:
             raise UnsupportedError(
-                Said("block_not_square", {"kernel": str(self), "block": str(list(self.block))})
+                Said("block_not_square", kernel=str(self), block=str(list(self.block)))
             )
 
     def launch(self, shape: Shape) -> Launch:
@@ -192,9 +196,7 @@ class ElementWise(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape[1:] != (1, 1, 1):
-            raise UnsupportedError(
-                Said("elementwise_shape", {"kernel": str(self), "shape": str(shape)})
-            )
+            raise UnsupportedError(Said("elementwise_shape", kernel=str(self), shape=str(shape)))
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

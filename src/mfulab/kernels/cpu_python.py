@@ -21,7 +21,9 @@ class Python(CpuKernel):
             raise UnsupportedError(
                 Said(
                     "too_many_for_python",
-                    {"kernel": str(self), "shape": str(shape), "flops": shape.flops},
+                    kernel=str(self),
+                    shape=str(shape),
+                    flops=shape.flops,
                 )
             )
 

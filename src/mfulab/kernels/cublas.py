@@ -41,7 +41,7 @@ class Cublas(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if self.precision == "int8" and (shape.n % 4 or shape.k % 4):
-            raise UnsupportedError(Said("int8_rows", {"kernel": str(self), "shape": str(shape)}))
+            raise UnsupportedError(Said("int8_rows", kernel=str(self), shape=str(shape)))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         if self.precision == "int8":
@@ -80,8 +80,9 @@ class Cublas(MatmulKernel):
             # with B along n, k = 72 was accepted for n = 128, but not for n = 136
             if "NOT_SUPPORTED" not in str(error):
                 raise
-            sides = {"kernel": str(self), "m": m, "n": n, "k": k}
-            raise UnsupportedError(Said("cublas_no_matmul", sides)) from error
+            raise UnsupportedError(
+                Said("cublas_no_matmul", kernel=str(self), m=m, n=n, k=k)
+            ) from error
 
 
 @functools.cache

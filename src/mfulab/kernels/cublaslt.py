@@ -32,8 +32,7 @@ class CublasLt(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if self.precision == "fp8" and (shape.n % 16 or shape.k % 16):
-            needs = {"kernel": str(self), "shape": str(shape)}
-            raise UnsupportedError(Said("fp8_multiples", needs))
+            raise UnsupportedError(Said("fp8_multiples", kernel=str(self), shape=str(shape)))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         transposed = self.precision == "fp8"

@@ -36,7 +36,9 @@ class CudaMma(CudaC):
             raise UnsupportedError(
                 Said(
                     "rows_of_16_bytes",
-                    {"kernel": str(self), "shape": str(shape), "precision": str(self.precision)},
+                    kernel=str(self),
+                    shape=str(shape),
+                    precision=str(self.precision),
                 )
             )
 

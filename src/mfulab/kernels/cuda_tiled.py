@@ -31,16 +31,17 @@ class Tiled(CudaC):
         tile_m, tile_n, tile_k = self.sides
         name = f"{self}: block={[tile_m, tile_n, tile_k]}"
         if tile_m % self.run_m or tile_n % self.run_n:
-            run = {"name": name, "m": str(self.run_m), "n": str(self.run_n)}
-            raise UnsupportedError(Said("no_multiple_of_thread", run))
+            raise UnsupportedError(
+                Said("no_multiple_of_thread", name=name, m=str(self.run_m), n=str(self.run_n))
+            )
         if tile_k % self.load or tile_n % self.load:
-            load = {"name": name, "load": str(self.load)}
-            raise UnsupportedError(Said("no_multiple_of_load", load))
+            raise UnsupportedError(Said("no_multiple_of_load", name=name, load=str(self.load)))
         if self.warp:
             warp_m, warp_n = self.warp
             if tile_m % warp_m or tile_n % warp_n:
-                warp = {"name": name, "m": str(warp_m), "n": str(warp_n)}
-                raise UnsupportedError(Said("no_multiple_of_warp", warp))
+                raise UnsupportedError(
+                    Said("no_multiple_of_warp", name=name, m=str(warp_m), n=str(warp_n))
+                )
         loads = (tile_m * tile_k // self.load, tile_k * tile_n // self.load)
         require_block(name, self.threads, loads, self.tiles_bytes, self.most_shared_bytes)
 

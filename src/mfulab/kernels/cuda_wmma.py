@@ -42,7 +42,7 @@ class CudaWmma(CudaC):
         tile_m, tile_n = self.sides
         name = f"{self}: block={[tile_m, tile_n]}"
         if tile_m % 64 or tile_n % 32:
-            raise UnsupportedError(Said("no_multiple_of_wmma", {"name": name}))
+            raise UnsupportedError(Said("no_multiple_of_wmma", name=name))
         loads = (tile_m * self.depth // self.pack, self.depth * tile_n // self.pack)
         tiles = tile_m * (self.depth + self.pack) + self.depth * (tile_n + self.pack)
         require_block(name, self.threads, loads, 2 * tiles * _ITEM_BYTES[precision])

@@ -50,7 +50,7 @@ class CuTile(MatmulKernel):
             )
         except FileNotFoundError as missing:  # the compiler is a separate package
             raise UnsupportedError(
-                Said("kernel_missing", {"kernel": str(self), "error": str(missing)})
+                Said("kernel_missing", kernel=str(self), error=str(missing))
             ) from None
 
 

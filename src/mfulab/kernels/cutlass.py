@@ -69,7 +69,9 @@ class Cutlass(CudaC):
             raise UnsupportedError(
                 Said(
                     "rows_of_16_bytes",
-                    {"kernel": str(self), "shape": str(shape), "precision": str(self.precision)},
+                    kernel=str(self),
+                    shape=str(shape),
+                    precision=str(self.precision),
                 )
             )
 

@@ -60,11 +60,9 @@ def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
         raise UnsupportedError(
             Said(
                 "block_too_large",
-                {
-                    "block": str([first, second]),
-                    "threads": str(first * second),
-                    "most": str(most_threads()),
-                },
+                block=str([first, second]),
+                threads=str(first * second),
+                most=str(most_threads()),
             )
         )
     return first, second
@@ -82,19 +80,17 @@ def require_capability(name: str, least: tuple[int, int]) -> None:
         return
     have = gpu.capability_of()
     if have is None:
-        raise UnsupportedError(Said("kernel_of_nvidia", {"name": name}))
+        raise UnsupportedError(Said("kernel_of_nvidia", name=name))
     if have < least:
         need, has = (".".join(map(str, pair)) for pair in (least, have))
-        raise UnsupportedError(
-            Said("capability_too_low", {"name": name, "need": str(need), "has": str(has)})
-        )
+        raise UnsupportedError(Said("capability_too_low", name=name, need=str(need), has=str(has)))
 
 
 def require_grid(name: str, grid: tuple[int, ...]) -> None:
     """Raises UnsupportedError if a side of the grid exceeds CUDA's limit."""
     if any(blocks > most for blocks, most in zip(grid, LARGEST_GRID, strict=False)):
         raise UnsupportedError(
-            Said("grid_too_large", {"name": name, "grid": str(grid), "most": str(LARGEST_GRID)})
+            Said("grid_too_large", name=name, grid=str(grid), most=str(LARGEST_GRID))
         )
 
 
@@ -111,22 +107,22 @@ def require_block(
         raise UnsupportedError(
             Said(
                 "threads_of_block",
-                {
-                    "name": name,
-                    "threads": str(threads),
-                    "most": str(most_threads()),
-                    "warp": str(WARP),
-                },
+                name=name,
+                threads=str(threads),
+                most=str(most_threads()),
+                warp=str(WARP),
             )
         )
     if any(count % threads for count in loads):
         raise UnsupportedError(
-            Said("loads_not_even", {"name": name, "threads": str(threads), "loads": str(loads)})
+            Said("loads_not_even", name=name, threads=str(threads), loads=str(loads))
         )
     if shared_bytes > most_bytes:
         raise UnsupportedError(
             Said(
                 "shared_memory_lacks",
-                {"name": name, "needed": str(shared_bytes), "most": str(most_bytes)},
+                name=name,
+                needed=str(shared_bytes),
+                most=str(most_bytes),
             )
         )

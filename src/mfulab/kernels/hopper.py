@@ -63,14 +63,15 @@ class Hopper(CudaC):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if device == "cuda" and gpu.capability_of() != (9, 0):
-            raise UnsupportedError(Said("wgmma_on_hopper", {"kernel": str(self)}))
+            raise UnsupportedError(Said("wgmma_on_hopper", kernel=str(self)))
         step = 16 // self.item_bytes
         if shape.n % 8 or shape.k % step:
             sides = f"n to be a multiple of 8 and k of {step}"
             if step == 8:
                 sides = "n and k to be multiples of 8"
-            needs = {"kernel": str(self), "sides": sides, "shape": str(shape)}
-            raise UnsupportedError(Said("copy_engine_needs", needs))
+            raise UnsupportedError(
+                Said("copy_engine_needs", kernel=str(self), sides=sides, shape=str(shape))
+            )
 
     def launch(self, shape: Shape) -> Launch:
         down = ceil_div(shape.m, self.cluster * TILE_M)

@@ -262,7 +262,9 @@ class NumbaCudaAsync(NumbaCudaUnrolled):
             raise UnsupportedError(
                 Said(
                     "rows_of_16_bytes",
-                    {"kernel": str(self), "shape": str(shape), "precision": self.precision},
+                    kernel=str(self),
+                    shape=str(shape),
+                    precision=self.precision,
                 )
             )
 

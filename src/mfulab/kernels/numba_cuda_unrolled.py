@@ -152,9 +152,7 @@ class NumbaCudaUnrolled(NumbaCuda):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape.batch * max(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n) >= 2**32:
-            raise UnsupportedError(
-                Said("index_too_small", {"kernel": str(self), "shape": str(shape)})
-            )
+            raise UnsupportedError(Said("index_too_small", kernel=str(self), shape=str(shape)))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         sides = tuple(np.uint32(side) for side in (a.shape[1], b.shape[2], a.shape[2]))

@@ -186,6 +186,8 @@ class NumbaCudaWide(NumbaCudaUnrolled):
             raise UnsupportedError(
                 Said(
                     "rows_of_16_bytes",
-                    {"kernel": str(self), "shape": str(shape), "precision": self.precision},
+                    kernel=str(self),
+                    shape=str(shape),
+                    precision=self.precision,
                 )
             )

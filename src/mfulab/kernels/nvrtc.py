@@ -53,10 +53,9 @@ def compile_source(
         code = program.compile("cubin", logs=messages).code
     except Exception as error:
         if "could not open source file" in str(error):
-            raise UnsupportedError(Said("needs_cuda_headers", {"name": name})) from error
+            raise UnsupportedError(Said("needs_cuda_headers", name=name)) from error
         if "--gpu-architecture" in str(error):  # CUDA 13 begins with sm_75
-            lacks = {"name": name, "arch": arch}
-            raise UnsupportedError(Said("nvrtc_no_code", lacks)) from error
+            raise UnsupportedError(Said("nvrtc_no_code", name=name, arch=arch)) from error
         raise
     log = messages.getvalue().replace("\0", "")
     return Compiled(bytes(code), parse_resources(log), log)

@@ -29,7 +29,7 @@ class Torch(MatmulKernel):
             and self.precision == "int8"
             and (shape.m <= 16 or shape.n % 8 or shape.k % 8)
         ):
-            raise UnsupportedError(Said("int_mm_needs", {"shape": str(shape)}))
+            raise UnsupportedError(Said("int_mm_needs", shape=str(shape)))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         if self.precision == "int8":  # the fast kernels read both operands along k
@@ -48,9 +48,7 @@ class Torch(MatmulKernel):
                 except RuntimeError as error:
                     if "CUBLAS_STATUS_NOT_SUPPORTED" not in str(error):
                         raise
-                    raise UnsupportedError(
-                        Said("cublas_lacks_it", {"kernel": str(self)})
-                    ) from error
+                    raise UnsupportedError(Said("cublas_lacks_it", kernel=str(self))) from error
             return
         round_to_tf32(self.precision == "tf32")
         # A batch of 1×1 matrices is an element-wise product, for which nobody would use bmm.

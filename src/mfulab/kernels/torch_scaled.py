@@ -24,7 +24,7 @@ class TorchScaled(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape.batch > 1 or shape.n % 16 or shape.k % 16:
-            raise UnsupportedError(Said("scaled_needs", {"kernel": str(self), "shape": str(shape)}))
+            raise UnsupportedError(Said("scaled_needs", kernel=str(self), shape=str(shape)))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         scale = torch.ones((), device=a.device)

@@ -146,8 +146,14 @@ class TritonKernel(MatmulKernel):
             require_capability(f"{self} in {self.precision}", least)
         architecture = amd_architecture()
         if self.precision == "tf32" and architecture not in (None, TF32_OF_AMD):
-            numbers = {"kernel": str(self), "only": TF32_OF_AMD, "has": architecture or "?"}
-            raise UnsupportedError(Said("triton_tf32_on_amd", numbers))
+            raise UnsupportedError(
+                Said(
+                    "triton_tf32_on_amd",
+                    kernel=str(self),
+                    only=TF32_OF_AMD,
+                    has=architecture or "?",
+                )
+            )
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides

@@ -44,12 +44,16 @@ class TritonPersistent(TritonKernel):
         if not self.b_along_k:
             rows.append(shape.n * item)
         if any(row % 16 for row in rows):
-            needs = {"kernel": str(self), "shape": str(shape), "precision": self.precision}
-            raise UnsupportedError(Said("rows_of_16_bytes", needs))
+            raise UnsupportedError(
+                Said(
+                    "rows_of_16_bytes", kernel=str(self), shape=str(shape), precision=self.precision
+                )
+            )
         tile_k = self.sides[2]
         if not self.b_along_k and shape.batch > 1 and shape.k % tile_k:
-            needs = {"kernel": str(self), "side": str(tile_k), "shape": str(shape)}
-            raise UnsupportedError(Said("batch_multiple", needs))
+            raise UnsupportedError(
+                Said("batch_multiple", kernel=str(self), side=str(tile_k), shape=str(shape))
+            )
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides

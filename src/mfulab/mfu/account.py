@@ -162,7 +162,7 @@ class Account:
         if self.shares.mfu_spec_percent is not None:
             return Said("no_ceiling")
         if self.note == "no_peak":
-            return Said("no_peak", {"precision": self.facts.peaks.effective_precision})
+            return Said("no_peak", precision=self.facts.peaks.effective_precision)
         return Said(str(self.note))
 
 

@@ -150,14 +150,14 @@ def _emulated_format(seen: FactsAndLosses) -> Said | None:
         return Said("emulated", numbers)
     if slower < SLOWER:
         return None
-    return Said("emulated_slower", {**numbers, "ratio": slower})
+    return Said("emulated_slower", **numbers, ratio=slower)
 
 
 def _padded(seen: FactsAndLosses) -> Said | None:
     share = 100 * (seen.shares.padding_ratio or 0.0)
     if share < WASTED:
         return None
-    return Said("padded", {"share": share, "useful": seen.shares.useful_mfu_percent})
+    return Said("padded", share=share, useful=seen.shares.useful_mfu_percent)
 
 
 def _doubtful_ceiling(seen: FactsAndLosses) -> Said | None:
@@ -168,13 +168,13 @@ def _doubtful_ceiling(seen: FactsAndLosses) -> Said | None:
     if share is None or share < NEAR_CEILING:
         return None
     if peaks.ceiling_raised_percent is not None:
-        return Said("sets_ceiling", {"share": peaks.ceiling_raised_percent})
+        return Said("sets_ceiling", share=peaks.ceiling_raised_percent)
     highest = max(share, at_highest_clock(seen.shares.mfu_percent, seen.shares))
     if highest > ABOVE_PEAK:
-        return Said("above_ceiling", {"share": highest})
+        return Said("above_ceiling", share=highest)
     others = peaks.ceiling_other_processes_percent
     if peaks.ceiling_slowdown is not None or others is not None:
-        return Said("disturbed_ceiling", {"share": share})
+        return Said("disturbed_ceiling", share=share)
     return None
 
 
@@ -186,10 +186,10 @@ def _compute_bound(seen: FactsAndLosses) -> Said | None:
         return None
     others = seen.lost.get("other_operators", 0.0)
     if others >= LITTLE:
-        return Said("compute_bound_others", {"share": share, "others": others})
+        return Said("compute_bound_others", share=share, others=others)
     if 100 - share > LITTLE:
-        return Said("compute_bound_in_part", {"share": share})
-    return Said("compute_bound", {"share": share})
+        return Said("compute_bound_in_part", share=share)
+    return Said("compute_bound", share=share)
 
 
 def _is_known(time: StepTime) -> bool:
@@ -209,7 +209,7 @@ def _recompiled(seen: FactsAndLosses) -> Said | None:
     each_s = time.varied_s / time.varied_calls
     if time.recompilations < time.varied_calls / 2 or time.time_s < each_s / 2:
         return None
-    return Said("recompiled", {"count": time.recompilations, "calls": time.varied_calls})
+    return Said("recompiled", count=time.recompilations, calls=time.varied_calls)
 
 
 def _input_bound(seen: FactsAndLosses) -> Said | None:
@@ -217,11 +217,11 @@ def _input_bound(seen: FactsAndLosses) -> Said | None:
     longer = max("input_wait", "copies", key=lambda part: seen.lost.get(part, 0.0))
     if not seen.lost.get(longer):
         return None
-    return Said(longer, {"share": seen.lost[longer]})
+    return Said(longer, share=seen.lost[longer])
 
 
 def _communication_bound(seen: FactsAndLosses) -> Said | None:
-    return Said("communication", {"share": seen.lost["communication"]})
+    return Said("communication", share=seen.lost["communication"])
 
 
 def _launch_bound(seen: FactsAndLosses) -> Said | None:
@@ -234,14 +234,14 @@ def _launch_bound(seen: FactsAndLosses) -> Said | None:
     if seen.facts.counters.kernel_busy_percent is None:
         return None
     if not gaps or not gap_s:
-        return Said("idle", {"idle": idle})
+        return Said("idle", idle=idle)
     launching = traced.launch_bound_percent
     if launching is None and time_s is not None:
         # As if all gaps were as long as the median one, and waited for a launch.
         launching = 100 * gaps * gap_s / time_s
     if below(launching, idle / 2):
         return None
-    return Said("launch_gaps", {"idle": idle, "gaps": gaps, "gap_us": 1e6 * gap_s})
+    return Said("launch_gaps", idle=idle, gaps=gaps, gap_us=1e6 * gap_s)
 
 
 def _stalled(seen: FactsAndLosses) -> Said | None:
@@ -249,11 +249,11 @@ def _stalled(seen: FactsAndLosses) -> Said | None:
         return None
     gaps = seen.facts.traced.launch_gaps_per_step or 0
     gap_s = seen.facts.traced.launch_gap_s or 0
-    return Said("stalled", {"idle": seen.lost["idle"], "gaps": gaps, "gap_us": 1e6 * gap_s})
+    return Said("stalled", idle=seen.lost["idle"], gaps=gaps, gap_us=1e6 * gap_s)
 
 
 def _recomputed(seen: FactsAndLosses) -> Said | None:
-    return Said("recomputed", {"share": seen.lost["recomputation"]})
+    return Said("recomputed", share=seen.lost["recomputation"])
 
 
 def _memory_bound(seen: FactsAndLosses) -> Said | None:
@@ -272,7 +272,7 @@ def _wrong_precision(seen: FactsAndLosses) -> Said | None:
     if tensor is None or fp32 is None:
         return None
     if tensor < PIPE_IDLE <= fp32 and fp32 >= CARRIES * tensor:
-        return Said("wrong_precision", {"fp32": fp32, "tensor": tensor})
+        return Said("wrong_precision", fp32=fp32, tensor=tensor)
     return None
 
 
@@ -287,7 +287,7 @@ def _throttled(seen: FactsAndLosses) -> Said | None:
     if not at_least(counters.sm_active_percent, BUSY):
         return None
     if clock_mhz:
-        return Said("throttled_to", {**numbers, "clock": clock_mhz})
+        return Said("throttled_to", **numbers, clock=clock_mhz)
     return Said("throttled", numbers)
 
 
@@ -301,17 +301,17 @@ def _shape(seen: FactsAndLosses) -> Said | None:
     padding = seen.lost.get("tile_padding", 0.0)
     slow = seen.lost.get("slow_instructions", 0.0)
     if max(padding, slow) >= max(AS_LARGE * max(seen.lost.values()), WASTED):
-        return Said("executed", {"padding": padding, "slow": slow})
+        return Said("executed", padding=padding, slow=slow)
     busy = seen.facts.counters.kernel_busy_percent
     active = seen.facts.counters.sm_active_percent
     if busy is not None and active is not None and busy - active >= WASTED:
-        return Said("tiles", {"busy": busy, "active": active})
+        return Said("tiles", busy=busy, active=active)
     expected = seen.shares.expected_mfu_percent
     counted = seen.shares.mfu_percent
     if expected is None or counted is None:
         return None
     if expected > max(CROSS_CHECK * counted, LEAST_CHECKED):
-        return Said("padding", {"expected": expected, "counted": counted})
+        return Said("padding", expected=expected, counted=counted)
     return None
 
 
@@ -319,7 +319,7 @@ def _low_occupancy(seen: FactsAndLosses) -> Said | None:
     counters = seen.facts.counters
     is_active = at_least(counters.sm_active_percent, BUSY)
     if is_active and below(counters.occupancy_percent, FEW_WARPS):
-        return Said("low_occupancy", {"share": counters.occupancy_percent})
+        return Said("low_occupancy", share=counters.occupancy_percent)
     return None
 
 
@@ -331,7 +331,7 @@ def _shared(seen: FactsAndLosses) -> Said | None:
 
 
 def _under_used(seen: FactsAndLosses) -> Said | None:
-    return Said("under_used", {"share": seen.facts.counters.utilization_percent})
+    return Said("under_used", share=seen.facts.counters.utilization_percent)
 
 
 def _page_faults(seen: FactsAndLosses) -> Said | None:
@@ -343,7 +343,7 @@ def _page_faults(seen: FactsAndLosses) -> Said | None:
     numbers = {"share": seen.lost["page_faults"], "faults": faults_per_s * time_s}
     if kept_s is None:
         return Said("page_faults", numbers)
-    return Said("page_faults_kept", {**numbers, "kept": 100 * kept_s / time_s})
+    return Said("page_faults_kept", **numbers, kept=100 * kept_s / time_s)
 
 
 def _other_operators(seen: FactsAndLosses) -> Said | None:
@@ -351,7 +351,7 @@ def _other_operators(seen: FactsAndLosses) -> Said | None:
     if operators is None:
         if seen.facts.traced.matmul_percent:
             return None
-        return Said("other_operators_alone", {"others": seen.lost["other_operators"]})
+        return Said("other_operators_alone", others=seen.lost["other_operators"])
     longest = next(iter(seen.facts.traced.top_other_operators.items()), None)
     if longest is None:
         return Said("other_operators", operators.numbers)
@@ -359,7 +359,7 @@ def _other_operators(seen: FactsAndLosses) -> Said | None:
     numbers: Numbers = {"name": name, "share": share, **operators.numbers}
     zeros = seen.facts.counters.second_moment_zeros_percent
     if at_least(zeros, SLOWING_ZEROS) and _is_root_of_moments(seen.facts, name, share):
-        return Said("other_operators_zeros", {**numbers, "zeros": zeros})
+        return Said("other_operators_zeros", **numbers, zeros=zeros)
     return Said("other_operators_most", numbers)
 
 
@@ -389,7 +389,7 @@ def _busy_not_useful(seen: FactsAndLosses) -> Said | None:
     busy = seen.facts.counters.utilization_percent
     mfu = seen.shares.mfu_percent
     if at_least(busy, BUSY) and below(mfu, WASTED):
-        return Said("busy_not_useful", {"busy": busy, "mfu": mfu})
+        return Said("busy_not_useful", busy=busy, mfu=mfu)
     return None
 
 
@@ -403,7 +403,7 @@ def _no_mfu(seen: FactsAndLosses) -> Said | None:
 
 def _not_explained(seen: FactsAndLosses) -> Said:
     share = first_known(seen.shares.mfu_measured_percent, seen.shares.mfu_percent)
-    return Said("not_explained", {"share": share})
+    return Said("not_explained", share=share)
 
 
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")

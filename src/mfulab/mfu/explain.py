@@ -324,12 +324,14 @@ def denominators_of(
 
 def _alike(first: Denominator, second: Denominator) -> Denominator:
     """Merges two peaks of equal height under both names."""
-    names: Numbers = {"first": first.said or first.name, "second": second.said or second.name}
-    return _denominator(Said("peaks_alike", names), first.tflop_s)
+    return _denominator(
+        Said("peaks_alike", first=first.said or first.name, second=second.said or second.name),
+        first.tflop_s,
+    )
 
 
 def _dense(precision: str) -> Said:
-    return Said("peak_dense", {"precision": precision})
+    return Said("peak_dense", precision=precision)
 
 
 def _of_device(device: str, sheet: Datasheet, dense: Peak, precision: str) -> list[Denominator]:
@@ -337,11 +339,11 @@ def _of_device(device: str, sheet: Datasheet, dense: Peak, precision: str) -> li
     spec = float(dense)
     denominators = [_denominator(_dense(precision), spec)]
     if dense.sparse_factor != 1:
-        sparse = Said("peak_sparse", {"precision": precision})
+        sparse = Said("peak_sparse", precision=precision)
         denominators.append(_denominator(sparse, spec * dense.sparse_factor))
     clock = dense.spec_clock_mhz
     if sheet.boost_mhz and clock and sheet.boost_mhz != clock:
-        boosted = Said("peak_at_clock", {"precision": precision, "mhz": sheet.boost_mhz})
+        boosted = Said("peak_at_clock", precision=precision, mhz=sheet.boost_mhz)
         denominators.append(_denominator(boosted, spec * sheet.boost_mhz / clock))
     for other in MISTAKEN.get(precision, ()):
         tflop_s = peak(device, other).spec

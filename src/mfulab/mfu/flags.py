@@ -64,7 +64,7 @@ def _unlike_clocks(row: Mapping[str, object]) -> Said | None:
     beside_mhz = number(row.get("reference_clock_mhz"))
     if not own_mhz or not beside_mhz or abs(own_mhz / beside_mhz - 1) <= SAME_CLOCK:
         return None
-    return Said("unlike_clocks", {"own": own_mhz, "beside": beside_mhz})
+    return Said("unlike_clocks", own=own_mhz, beside=beside_mhz)
 
 
 def _far_ceiling(peaks: StepPeaks) -> Said | None:
@@ -75,7 +75,7 @@ def _far_ceiling(peaks: StepPeaks) -> Said | None:
     share = 100 * peaks.ceiling_tflop_s / peaks.peak_tflop_s
     if share >= FAR_CEILING:
         return None
-    return Said("far_ceiling", {"share": share})
+    return Said("far_ceiling", share=share)
 
 
 def _cross_check(shares: Shares) -> Said | None:
@@ -87,7 +87,7 @@ def _cross_check(shares: Shares) -> Said | None:
         return None
     if 1 / CROSS_CHECK <= expected / max(executed, 1e-9) <= CROSS_CHECK:
         return None
-    return Said("cross_check", {"expected": expected, "executed": executed})
+    return Said("cross_check", expected=expected, executed=executed)
 
 
 def _above_peak(shares: Shares) -> Said | None:
@@ -95,7 +95,7 @@ def _above_peak(shares: Shares) -> Said | None:
         at_highest_clock(shares.mfu_percent, shares), at_highest_clock(shares.hfu_percent, shares)
     )
     if highest > ABOVE_PEAK:
-        return Said("above_peak", {"mfu": highest})
+        return Said("above_peak", mfu=highest)
     return None
 
 
@@ -122,9 +122,9 @@ def _measuring(time: StepTime) -> Said | None:
 def _disturbed(counters: Counters) -> Said | None:
     if not at_least(counters.disturbed_replicates, 1):
         return None
-    numbers = {
-        "count": counters.disturbed_replicates,
-        "total": counters.replicates,
-        "slowdown": counters.slowdown,
-    }
-    return Said("disturbed", numbers)
+    return Said(
+        "disturbed",
+        count=counters.disturbed_replicates,
+        total=counters.replicates,
+        slowdown=counters.slowdown,
+    )

@@ -545,12 +545,12 @@ def faster_than_possible(
     speed = tflop_s(row.get("flops"), row.get("time_s"))
     limit = compute.get("max_clock_tflop_s")
     if speed is not None and limit is not None and speed > limit:
-        return Said("above_highest_clock", {"speed": speed, "limit": limit})
+        return Said("above_highest_clock", speed=speed, limit=limit)
     form = FORMATS.get(row.get("precision") or "")
     sides = row.get("batch"), row.get("k"), total(row.get("m"), row.get("n"))
     operand_bytes = product(*sides, form.bytes if form else None)
     read = ratio(ratio(operand_bytes, row.get("cold_time_s")), 1e9)
     limit = memory.get("computed_gb_s")
     if read is not None and limit is not None and read > limit:
-        return Said("above_bandwidth", {"speed": read, "limit": limit})
+        return Said("above_bandwidth", speed=read, limit=limit)
     return None

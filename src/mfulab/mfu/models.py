@@ -43,7 +43,7 @@ def read_yaml(text: str) -> Any:
     try:
         return parse_yaml(text, _Loader)
     except ValueError as error:
-        not_yaml = Said("not_yaml", {"file": shortened(text), "error": str(error)})
+        not_yaml = Said("not_yaml", file=shortened(text), error=str(error))
         raise ConfigurationError(not_yaml) from error
 
 
@@ -83,7 +83,7 @@ def model_config(
         for parent in parents:
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                keyless = Said("holds_no_keys", {"name": f"model.{parent}", "value": repr(node)})
+                keyless = Said("holds_no_keys", name=f"model.{parent}", value=repr(node))
                 raise ConfigurationError(of_source(f"model.{key}", keyless))
         node[last] = value
     if content.get("vocabulary_size") and not content.get("sequence_length"):
@@ -113,7 +113,7 @@ def _read(model: str | Path) -> dict[str, object]:
     try:
         content = parse_yaml(read_given(path), _Loader)
     except ValueError as error:
-        not_yaml = Said("not_yaml", {"file": str(path), "error": str(error)})
+        not_yaml = Said("not_yaml", file=str(path), error=str(error))
         raise ConfigurationError(not_yaml) from error
     if not isinstance(content, dict):
         raise ConfigurationError(of_source(f"model={model}", Said("holds_no_model")))

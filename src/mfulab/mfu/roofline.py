@@ -49,12 +49,12 @@ def peak_of(
     except UnknownDeviceError as error:
         if instead is None:
             raise
-        reason = Said("with_remedy", {"reason": said_by(error), "instead": instead})
+        reason = Said("with_remedy", reason=said_by(error), instead=instead)
         raise ConfigurationError(f"{error}; {instead}", reason) from error
     top = peak(device, precision)
     if top.spec is None:
         source = f"precision={precision}"
-        raise ConfigurationError(Said("of_source", {"source": source, "reason": top.reason}))
+        raise ConfigurationError(Said("of_source", source=source, reason=top.reason))
     return sheet, top, top.spec
 
 

@@ -146,7 +146,7 @@ def _peak(row: Row, precision: str, given: Mapping[str, float]) -> tuple[float |
     if precision in given:
         return given[precision], None
     if not device:
-        return None, Said("unnamed_device", {"precision": precision})
+        return None, Said("unnamed_device", precision=precision)
     known = peak(device, precision, units).spec
     if known is not None:
         return known, None
@@ -155,7 +155,7 @@ def _peak(row: Row, precision: str, given: Mapping[str, float]) -> tuple[float |
         find(device, units)
     except UnknownDeviceError:
         why = "unknown_device"
-    return None, Said(why, {"device": device, "precision": precision})
+    return None, Said(why, device=device, precision=precision)
 
 
 def _without_mfu(row: Row, step: Account, counts: _Counts) -> Said | None:
@@ -170,4 +170,4 @@ def _without_mfu(row: Row, step: Account, counts: _Counts) -> Said | None:
     if counts.missing:
         return counts.missing
     known = percent(tflop_s(row["flops"], row.get("time_s")), step.facts.peaks.peak_tflop_s)
-    return Said("mostly_uncounted", {"share": row["uncounted_percent"], "least": known})
+    return Said("mostly_uncounted", share=row["uncounted_percent"], least=known)

@@ -206,7 +206,7 @@ def enable_checkpointing(model: torch.nn.Module) -> int:
     Raises UnsupportedError if there are none."""
     blocks = outermost_blocks(model)
     if not blocks:
-        raise UnsupportedError(Said("no_blocks_to_recompute", {"model": str(type(model).__name__)}))
+        raise UnsupportedError(Said("no_blocks_to_recompute", model=str(type(model).__name__)))
     for block in blocks:
         # The instance attribute shadows the class's forward, so that hooks stay outside of the
         # recomputed part.

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig
-from mfulab.core.said import Numbers, Said, SaidError, as_told, joined
+from mfulab.core.said import Said, SaidError, as_told, joined
 from mfulab.flops.count import Count, CountError, count
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.values import KnownValues
@@ -65,16 +65,16 @@ def count_model(
             raise
         except Exception as error:
             failures[means] = _first_line(error)
-        reasons = joined(Said(_NOT_ON[name], {"why": why}) for name, why in failures.items())
+        reasons = joined(Said(_NOT_ON[name], why=why) for name, why in failures.items())
     if len(set(failures.values())) == 1:
         reasons = failures["meta"]
     if config.inputs:
         inputs = ", ".join(f"{name}={list(sample)}" for name, sample in config.inputs.items())
-        named: Numbers = {"model": config.name, "inputs": inputs, "why": reasons}
-        raise CountError(Said("named_inputs_not_counted", named))
+        raise CountError(
+            Said("named_inputs_not_counted", model=config.name, inputs=inputs, why=reasons)
+        )
     shape = [batch_size, *(config.sample_shape or [sequence_length or config.sequence_length or 1])]
-    numbers = {"model": config.name, "shape": str(shape), "why": reasons}
-    raise CountError(Said("cannot_be_counted", numbers))
+    raise CountError(Said("cannot_be_counted", model=config.name, shape=str(shape), why=reasons))
 
 
 def _first_line(error: Exception) -> Said:
@@ -102,7 +102,7 @@ def _count(
         needed = 2 * stored  # weights and gradients
         available = psutil.virtual_memory().available
         if needed > available:
-            raise CountError(Said("count_needs_memory", {"need": needed, "free": available}))
+            raise CountError(Said("count_needs_memory", need=needed, free=available))
     fused = means != "cpu"
     training = mode == "training"
     with _tensors(means) as device, torch.set_grad_enabled(training):

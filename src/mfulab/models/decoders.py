@@ -12,7 +12,7 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError, lacks
 from mfulab.core.groups import ModelConfig
-from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.said import Said, of_source
 from mfulab.flops.formulas import expected_experts_read
 from mfulab.mfu.work import Mode, Operation, Work
 
@@ -119,9 +119,11 @@ def computed(
         raise ConfigurationError(of_source(f"model={config.name}", lacking))
     keys = sequence_length or config.sequence_length or 1
     if decoder.positions and keys > decoder.positions:
-        positions: Numbers = {"model": config.name, "positions": decoder.positions}
         raise ConfigurationError(
-            of_source(f"sequence_length={keys}", Said("positions_for", positions))
+            of_source(
+                f"sequence_length={keys}",
+                Said("positions_for", model=config.name, positions=decoder.positions),
+            )
         )
     tokens = batch_size * (1 if mode == "decoding" else keys)
     matrices = decoder.matrices

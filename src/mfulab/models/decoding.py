@@ -66,4 +66,4 @@ def _only_last(model: torch.nn.Module) -> dict[str, int]:
 
 
 def _keeps_no_cache(model: torch.nn.Module) -> UnsupportedError:
-    return UnsupportedError(Said("keeps_no_cache", {"model": type(model).__name__}))
+    return UnsupportedError(Said("keeps_no_cache", model=type(model).__name__))

@@ -41,7 +41,7 @@ def _shape(images: torch.Tensor, filters: torch.Tensor, padding: int) -> tuple[i
     if images.is_cuda:
         raise UnsupportedError(Said("direct_on_cpu"))
     if images.dtype not in DTYPES:
-        raise UnsupportedError(Said("direct_formats", {"dtype": str(images.dtype)}))
+        raise UnsupportedError(Said("direct_formats", dtype=str(images.dtype)))
     height, width = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
     return images.shape[0], filters.shape[0], height, width
 

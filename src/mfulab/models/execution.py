@@ -63,7 +63,7 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
     if execution.attention == "default":
         return call
     # Selects the attention backend for the forward pass; the backward pass uses the same.
-    reason = Said("attention_refused", {"attention": execution.attention})
+    reason = Said("attention_refused", attention=execution.attention)
     name = execution.attention.upper()
     backend = getattr(SDPBackend, name if name == "MATH" else f"{name}_ATTENTION")
     return _explained(call, "No viable backend", reason, partial(sdpa_kernel, backend))
@@ -108,9 +108,9 @@ def _refusal(error: Exception, mode: str) -> Said:
     """Says why TorchScript rejects a model. Its many kinds of errors are about the model's Python
     code, never about this device."""
     if isinstance(error, OSError) and error.errno is None:  # of `inspect.getsource`
-        return Said("jit_no_source", {"mode": mode})
+        return Said("jit_no_source", mode=mode)
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return Said("jit_cannot", {"mode": mode, "verb": mode, "error": lines[0].strip()})
+    return Said("jit_cannot", mode=mode, verb=mode, error=lines[0].strip())
 
 
 def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:
@@ -138,7 +138,7 @@ def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[
             if is_out_of_memory(error):
                 raise
             line = str(error).splitlines()[0]
-            raise UnsupportedError(Said("not_captured", {"error": line})) from error
+            raise UnsupportedError(Said("not_captured", error=line)) from error
 
     def replay() -> torch.Tensor:
         graph, result = captured()

@@ -80,7 +80,7 @@ def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
     cores = usable_cores()
     if workload.input != "host" or workers <= cores:
         return {}
-    return {"message": cell_of(Said("too_many_workers", {"workers": workers, "cores": cores}))}
+    return {"message": cell_of(Said("too_many_workers", workers=workers, cores=cores))}
 
 
 class _RandomIndices:

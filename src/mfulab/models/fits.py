@@ -151,7 +151,7 @@ def _datasheet(device: str) -> Datasheet:
         reason = error.said or as_told(error)
         message = f"device={device}: {error}"
         if choices and len(similar) <= FEW:
-            reason = Said("choose_product", {"names": choices})
+            reason = Said("choose_product", names=choices)
             message = f"device={device}: {reason}"
         raise ConfigurationError(message, of_source(f"device={device}", reason)) from error
     if sheet.memory_gb is None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.parts import drop_none
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ def _untranslated(model: nn.Module, module: nn.Module | None, node: Any) -> Said
     name = getattr(node.target, "__name__", node.target)
     if module is not None:
         name = type(module).__name__
-    numbers: Numbers = {"model": type(model).__name__, "layer": name}
-    return Said("layer_not_translated", numbers)
+    return Said("layer_not_translated", model=type(model).__name__, layer=name)
 
 
 def _layer(module: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:

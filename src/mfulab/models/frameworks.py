@@ -10,7 +10,7 @@ from torch import nn
 
 from mfulab.core.configs import ModelStepConfig
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.device.cpu import usable_cores
 from mfulab.models.build import Batch, LogitsOnly
 from mfulab.models.framework_layers import channels_last, layers_of
@@ -32,7 +32,7 @@ def load(mode: str) -> None:
             importlib.import_module(package)
         except ModuleNotFoundError as missing:
             raise UnsupportedError(
-                Said("framework_not_installed", {"mode": mode, "package": missing.name})
+                Said("framework_not_installed", mode=mode, package=missing.name)
             ) from None
 
 
@@ -85,23 +85,20 @@ def _require(config: ModelStepConfig, device: torch.device) -> None:
     precision = config.precision
     mode = config.execution.mode
     if device.type != "cpu":
-        raise UnsupportedError(Said("framework_on_cpu", {"mode": mode}))
+        raise UnsupportedError(Said("framework_on_cpu", mode=mode))
     if precision.dtype != "float32" or precision.autocast or precision.tf32:
-        raise UnsupportedError(
-            Said("framework_in_fp32", {"mode": mode, "precision": precision.name})
-        )
+        raise UnsupportedError(Said("framework_in_fp32", mode=mode, precision=precision.name))
     modes = ("inference",) if mode == "onnxruntime" else ("training", "inference")
     if workload.mode not in modes:
         raise UnsupportedError(
-            Said("framework_without_mode", {"mode": mode, "workload": str(workload.mode)})
+            Said("framework_without_mode", mode=mode, workload=str(workload.mode))
         )
     threads = config.device.threads or usable_cores()
     if mode == "jax" and threads < usable_cores():  # the number of XLA's threads cannot be set
-        raise UnsupportedError(Said("jax_takes_all_cores", {"threads": str(threads)}))
+        raise UnsupportedError(Said("jax_takes_all_cores", threads=str(threads)))
     plain = type(workload)(
         name=workload.name, mode=workload.mode, learning_rate=workload.learning_rate
     )
     changed = [f"workload.{key}={value}" for key, value in workload if value != getattr(plain, key)]
     if changed:
-        numbers: Numbers = {"mode": mode, "given": ", ".join(changed)}
-        raise UnsupportedError(Said("framework_adam_alone", numbers))
+        raise UnsupportedError(Said("framework_adam_alone", mode=mode, given=", ".join(changed)))

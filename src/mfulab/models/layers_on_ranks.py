@@ -34,7 +34,7 @@ def linear_pairs(model: nn.Module) -> list[tuple[str, str]]:
         raise UnsupportedError(NO_SEQUENTIAL)
     names = [name for name, layer in model.named_children() if isinstance(layer, nn.Linear)]
     if not names or len(names) % 2:
-        raise UnsupportedError(Said("split_needs_pairs", {"layers": len(names)}))
+        raise UnsupportedError(Said("split_needs_pairs", layers=len(names)))
     return list(zip(names[::2], names[1::2], strict=True))
 
 
@@ -44,7 +44,7 @@ def stage(model: nn.Module, rank: int, ranks: int) -> nn.Sequential:
     if not isinstance(model, nn.Sequential):
         raise UnsupportedError(NO_SEQUENTIAL)
     if len(model) % ranks:
-        raise UnsupportedError(Said("split_no_multiple", {"layers": len(model), "stages": ranks}))
+        raise UnsupportedError(Said("split_no_multiple", layers=len(model), stages=ranks))
     count = len(model) // ranks
     children = list(model.named_children())
     return nn.Sequential(OrderedDict(children[rank * count : (rank + 1) * count]))

@@ -37,7 +37,7 @@ def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
     UnsupportedError if there are too few cores."""
     ranks_per_node = parallel.processes // parallel.nodes
     threads = device.threads or max(1, usable_cores() // ranks_per_node)
-    require_devices(parallel, usable_cores() // threads, Said("cpu_cores", {"count": threads}))
+    require_devices(parallel, usable_cores() // threads, Said("cpu_cores", count=threads))
     return threads
 
 

@@ -33,7 +33,7 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
         return
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise UnsupportedError(Said("pruning_no_linear", {"pruning": str(config.pruning)}))
+        raise UnsupportedError(Said("pruning_no_linear", pruning=str(config.pruning)))
     with torch.no_grad():
         for layer in layers:
             if layer.weight.is_meta:
@@ -69,7 +69,7 @@ def _zero_share(weight: torch.Tensor, share: float) -> None:
 
 def _zero_two_of_four(weight: torch.Tensor) -> None:
     if weight.shape[1] % 4:
-        raise UnsupportedError(Said("sparse_no_groups", {"inputs": weight.shape[1]}))
+        raise UnsupportedError(Said("sparse_no_groups", inputs=weight.shape[1]))
     groups = weight.view(len(weight), -1, 4)
     smallest = groups.abs().topk(2, largest=False).indices
     groups.scatter_(-1, smallest, 0)
@@ -88,7 +88,7 @@ def compress(model: nn.Module) -> None:
         if capability is None or capability < (8, 0):
             raise UnsupportedError(Said("sparse_needs_ampere"))
         if weight.dtype not in (torch.float16, torch.bfloat16):
-            raise UnsupportedError(Said("sparse_formats", {"dtype": str(weight.dtype)}))
+            raise UnsupportedError(Said("sparse_formats", dtype=str(weight.dtype)))
         packed = torch.sparse.to_sparse_semi_structured(weight)
         layer.weight = nn.Parameter(packed, requires_grad=False)
 

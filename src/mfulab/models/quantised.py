@@ -46,13 +46,13 @@ def quantise(
     on_gpu = batch.inputs.is_cuda
     multiplies_integers = "weight" not in kind
     if multiplies_integers and not on_gpu and precision.dtype != "float32":
-        raise UnsupportedError(Said("integers_from_fp32", {"kind": kind}))
+        raise UnsupportedError(Said("integers_from_fp32", kind=kind))
     layers = list(_linear_layers(model))
     by_torchao = None
     if on_gpu:
         by_torchao = _torchao(kind)
     if not layers:
-        raise UnsupportedError(Said("quantised_no_linear", {"kind": kind}))
+        raise UnsupportedError(Said("quantised_no_linear", kind=kind))
     ranges = {layer: (MinMaxObserver(), MinMaxObserver()) for _, _, layer in layers}
 
     def widen_ranges(
@@ -144,7 +144,7 @@ def _four_bits(weight: torch.Tensor) -> tuple[Multiply, int]:
     UnsupportedError if inputs do not divide into groups."""
     outputs, features = weight.shape
     if features % GROUP:
-        raise UnsupportedError(Said("int4_no_groups", {"inputs": features, "group": GROUP}))
+        raise UnsupportedError(Said("int4_no_groups", inputs=features, group=GROUP))
     # the matmul needs a multiple of 16 outputs
     weight = nn.functional.pad(weight, (0, 0, 0, -outputs % 16))
     out = len(weight)
@@ -204,12 +204,12 @@ def _torchao(kind: str) -> Callable[[nn.Module], object]:
     try:
         from torchao import quantization as ao
     except ImportError as error:
-        raise UnsupportedError(Said("torchao_missing", {"kind": kind})) from error
+        raise UnsupportedError(Said("torchao_missing", kind=kind)) from error
     names = {
         "dynamic_int8": "Int8DynamicActivationInt8WeightConfig",
         "weight_int8": "Int8WeightOnlyConfig",
         "weight_int4": "Int4WeightOnlyConfig",
     }
     if kind not in names:
-        raise UnsupportedError(Said("torchao_no_scheme", {"kind": kind}))
+        raise UnsupportedError(Said("torchao_no_scheme", kind=kind))
     return lambda model: ao.quantize_(model, getattr(ao, names[kind])())

@@ -44,7 +44,7 @@ def _static_copy(model: Any, growing: Any, length: int) -> Any:
     have_positions = all(hasattr(layer, "cumulative_length") for layer in cache.layers)
     are_paired = len(growing_layers) == len(cache.layers)
     if not (are_static and have_positions and are_paired):
-        raise UnsupportedError(Said("no_static_cache", {"model": type(model).__name__}))
+        raise UnsupportedError(Said("no_static_cache", model=type(model).__name__))
     for layer, keys_and_values in zip(cache.layers, growing_layers, strict=True):
         layer.update(keys_and_values.keys, keys_and_values.values)
     return cache

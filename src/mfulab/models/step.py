@@ -65,7 +65,7 @@ def make(
     prepared = prepared or prepare_model(config, device)
     trains = config.workload.mode == "training"
     if config.execution.cache == "static" and config.workload.mode != "decoding":
-        raise UnsupportedError(Said("static_cache_decodes", {"mode": config.workload.mode}))
+        raise UnsupportedError(Said("static_cache_decodes", mode=config.workload.mode))
     targets = prepared.batch.targets
     task = config.model.task
     optimizer = None
@@ -132,7 +132,7 @@ def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
     """The dtype of parameters and float inputs: float32 under autocast. Raises UnsupportedError for
     8-bit formats."""
     if precision.dtype in ("float8_e4m3fn", "int8"):
-        raise UnsupportedError(Said("models_in_16_bits", {"precision": precision.name}))
+        raise UnsupportedError(Said("models_in_16_bits", precision=precision.name))
     if precision.autocast:
         return torch.float32
     return getattr(torch, precision.dtype)
@@ -191,7 +191,7 @@ def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[]
     is_static = config.execution.cache == "static"
     is_graph = config.execution.mode == "cuda_graph"
     if config.execution.mode not in GROWING_CACHE_MODES and not (is_static and is_graph):
-        raise UnsupportedError(Said("cache_needs_eager", {"execution": config.execution.name}))
+        raise UnsupportedError(Said("cache_needs_eager", execution=config.execution.name))
     call = execution.issue(model, batch, config.execution)
     with torch.no_grad(), autocast(config.precision, batch.inputs.device):
         if is_static:

@@ -264,9 +264,9 @@ def _given_speed(speeds: Mapping[str, float | None]) -> tuple[str, float]:
     if others:
         arguments = as_told(first)
         for other in others:
-            arguments = Said("and", {"first": arguments, "second": other})
+            arguments = Said("and", first=arguments, second=other)
         reason = Said("give_one_speed")
-        raise ConfigurationError(Said("of_source", {"source": arguments, "reason": reason}))
+        raise ConfigurationError(Said("of_source", source=arguments, reason=reason))
     name, value = given[0]
     if not 0 < value < math.inf:
         raise ConfigurationError(of_source(first, Said("give_above_0")))
@@ -287,12 +287,12 @@ def _samples_per_s(
     if name == "time_s":
         return _samples(batch_size, value, devices) / value
     if batch_size is not None:
-        reason = Said("belongs_to_time", {"name": name})
+        reason = Said("belongs_to_time", name=name)
         raise ConfigurationError(of_source(f"batch_size={batch_size}", reason))
     if name == "samples_per_s":
         return value / devices
     if config.vocabulary_size is None:
-        reason = Said("takes_no_tokens_give_samples", {"model": config.name})
+        reason = Said("takes_no_tokens_give_samples", model=config.name)
         raise ConfigurationError(of_source(f"tokens_per_s={value}", reason))
     tokens_per_sample = sequence_length or config.sequence_length or 1
     return value / tokens_per_sample / devices
@@ -302,7 +302,7 @@ def _samples(batch_size: int | None, time_s: float, devices: int) -> int:
     """Samples per step of each device: one by default. Raises ConfigurationError if it is not given
     for several devices."""
     if batch_size is None and devices > 1:
-        reason = Said("give_batch_of_each", {"devices": devices})
+        reason = Said("give_batch_of_each", devices=devices)
         raise ConfigurationError(of_source(f"time_s={time_s}", reason))
     return batch_size or 1
 
@@ -374,5 +374,5 @@ def check(
         if count is not None and count < 1:
             raise ConfigurationError(of_source(f"{name}={count}", Said("give_1_or_more")))
     if sequence_length is not None and config.vocabulary_size is None:
-        reason = Said("takes_no_tokens", {"model": config.name})
+        reason = Said("takes_no_tokens", model=config.name)
         raise ConfigurationError(of_source(f"sequence_length={sequence_length}", reason))

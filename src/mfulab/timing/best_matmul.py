@@ -188,12 +188,14 @@ def matmul_of(
     except (RuntimeError, NotImplementedError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        refused = {
-            "precision": precision,
-            "device": device.type,
-            "error": str(error).splitlines()[0],
-        }
-        raise UnsupportedError(Said("matmuls_refused", refused)) from error
+        raise UnsupportedError(
+            Said(
+                "matmuls_refused",
+                precision=precision,
+                device=device.type,
+                error=str(error).splitlines()[0],
+            )
+        ) from error
 
 
 def _product(precision: str, a: torch.Tensor, b: torch.Tensor) -> Matmul:
@@ -221,7 +223,7 @@ def cast_matmul(precision: str, m: int, n: int, k: int, device: torch.device) ->
     """Returns a function that casts 16-bit operands to fp32, multiplies them and casts the result
     back."""
     if precision not in ("bf16", "fp16"):
-        raise UnsupportedError(Said("not_cast_up", {"precision": precision}))
+        raise UnsupportedError(Said("not_cast_up", precision=precision))
     left, right = _drawn(precision, device, (m, k), (k, n))
     return lambda: torch.mm(left.float(), right.float()).to(left.dtype)
 
@@ -231,7 +233,7 @@ def convolution(precision: str, m: int, n: int, k: int, device: torch.device) ->
     channels × 2 × 2."""
     width = 1 << (m.bit_length() // 2)
     if k % 4 or m % width:
-        raise UnsupportedError(Said("no_convolution_of", {"m": m, "n": n, "k": k}))
+        raise UnsupportedError(Said("no_convolution_of", m=m, n=n, k=k))
     channels = k // 4
     image_shape = (1, channels, m // width + 1, width + 1)
     image, filters = _drawn(precision, device, image_shape, (n, channels, 2, 2))
@@ -242,7 +244,7 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
     """Returns a fused attention with the FLOPs of an m×n×k matmul: m queries, n keys, k = 2 × heads
     × 64."""
     if k % 128:
-        raise UnsupportedError(Said("no_attention_of", {"m": m, "n": n, "k": k}))
+        raise UnsupportedError(Said("no_attention_of", m=m, n=n, k=k))
     heads = k // 128
     queries, keys = _drawn(precision, device, (1, heads, m, 64), (1, heads, n, 64))
     return torch.inference_mode()(
@@ -253,7 +255,7 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
 def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
     """Returns a matmul by NumPy, for fp32 and fp64 on the CPU."""
     if device.type != "cpu" or precision not in ("fp32", "fp64"):
-        raise UnsupportedError(Said("numpy_lacks", {"precision": precision, "device": device.type}))
+        raise UnsupportedError(Said("numpy_lacks", precision=precision, device=device.type))
     left, right = (operand.numpy() for operand in _drawn(precision, device, (m, k), (k, n)))
     out = np.matmul(left, right)
     return lambda: np.matmul(left, right, out=out)
@@ -264,15 +266,14 @@ def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) 
     layout."""
     has_onednn = device.type == "cpu" and torch.backends.mkldnn.is_available()
     if not has_onednn or precision not in ("fp32", "bf16"):
-        lacks = {"precision": precision, "device": device.type}
-        raise UnsupportedError(Said("onednn_lacks", lacks))
+        raise UnsupportedError(Said("onednn_lacks", precision=precision, device=device.type))
     left, right = (operand.to_mkldnn() for operand in _drawn(precision, device, (m, k), (n, k)))
     return torch.inference_mode()(lambda: torch.nn.functional.linear(left, right))
 
 
 def _dtype(precision: str) -> torch.dtype:
     if precision in ("int8", "fp8"):
-        raise UnsupportedError(Said("matmuls_alone", {"precision": precision}))
+        raise UnsupportedError(Said("matmuls_alone", precision=precision))
     return getattr(torch, FORMATS[precision].operand)  # type: ignore[no-any-return]
 
 

@@ -157,7 +157,7 @@ def in_rounds(
     for number in range(rounds):
         counts: Numbers = {"left": len(left), "runs": len(runs), "rounds": rounds}
         stands = {"round": number + 1, "spent": taken.spent_s() / 60, "minutes": minutes}
-        say(Said("paired_round", {**counts, **stands}))
+        say(Said("paired_round", **counts, **stands))
         is_late = not taken.round(left, number)
         is_look = number + 1 == rounds or number + 1 in LOOKS
         if not (is_late or is_look):

@@ -16,7 +16,7 @@ from mfulab.core.configs import put
 from mfulab.core.errors import ConfigurationError, shortened, unknown, whole_sentence
 from mfulab.core.files import UnreadableError, read_text
 from mfulab.core.parts import Values, leave_out
-from mfulab.core.said import Numbers, Said, as_told, of_source
+from mfulab.core.said import Said, as_told, of_source
 from mfulab.core.yaml_text import load_yaml, parse_yaml
 from mfulab.device.datasheets import typed_names
 from mfulab.lab.planning.keys import OPEN, Experiment, choices, find_field, groups
@@ -71,7 +71,7 @@ def experiment_file(path: Path) -> None:
     except UnreadableError as error:
         raise ConfigurationError(whole_sentence(error)) from error
     except ValueError as error:
-        not_yaml = Said("not_yaml", {"file": str(path), "error": str(error)})
+        not_yaml = Said("not_yaml", file=str(path), error=str(error))
         raise ConfigurationError(not_yaml) from error
     refused = _why_no_experiment(content, text)
     if refused:
@@ -83,16 +83,16 @@ def _why_no_experiment(content: Any, text: str) -> Said | None:
     if content is None:
         return Said("experiment_empty")
     if not isinstance(content, dict):
-        return Said("experiment_without_keys", {"kind": type(content).__name__})
+        return Said("experiment_without_keys", kind=type(content).__name__)
     if not PACKAGE.search(text):
         return Said("experiment_without_package")
     for key, value in content.items():
         if value == "???":  # Hydra treats it as missing
-            return Said("experiment_lacks", {"name": str(key)})
+            return Said("experiment_lacks", name=str(key))
     for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
         content = content.get(key.rpartition(".")[2]) or {}
         if not isinstance(content, dict):
-            return Said("give_sweeper_params", {"name": key, "value": shortened(content)})
+            return Said("give_sweeper_params", name=key, value=shortened(content))
     return None
 
 
@@ -144,7 +144,7 @@ def _why_refused(override: Override) -> Said | None:
     if key in SINGLE and override.is_sweep_override():
         return Said("one_value_for_all")
     if key == "steps" and override.value() == []:
-        return Said("nothing_to_measure", {"choices": ", ".join(MEASUREMENTS)})
+        return Said("nothing_to_measure", choices=", ".join(MEASUREMENTS))
     return None
 
 
@@ -189,7 +189,7 @@ def values_of(override: Override) -> list[str]:
     if not is_endless:
         values = list(itertools.islice(override.sweep_string_iterator(), MOST_VALUES + 1))
     if is_endless or len(values) > MOST_VALUES:
-        too_many = Said("too_many_values", {"most": MOST_VALUES})
+        too_many = Said("too_many_values", most=MOST_VALUES)
         raise ConfigurationError(of_source(shortened(line), too_many))
     if not values:
         raise ConfigurationError(of_source(line, Said("matches_nothing")))
@@ -210,7 +210,7 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
     if choice in options:
         return
     if group == "device" and _is_product(choice):
-        kinds = Said("give_kind_of_device", {"choices": ", ".join(options)})
+        kinds = Said("give_kind_of_device", choices=", ".join(options))
         raise ConfigurationError(of_source(f"{where}device={choice}", kinds))
     listed = f"{folder / group}/"
     for step, measurement in MEASUREMENTS.items():
@@ -313,10 +313,10 @@ def validation_error(
         case "literal_error":
             return unknown(key, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
         case "missing":
-            return ConfigurationError(Said("key_missing", {"name": key}))
+            return ConfigurationError(Said("key_missing", name=key))
         case "model_type" | "dict_type" | "model_attributes_type":
             keys = ", ".join(_siblings(model, [*where, ""])) or f"{key}.NAME"
-            one_of_keys = Said("give_one_of_its_keys", {"names": keys})
+            one_of_keys = Said("give_one_of_its_keys", names=keys)
             return ConfigurationError(of_source(f"{key}={given}", one_of_keys))
     subject = f"{key}={given}"
     if isinstance(first["input"], Mapping):  # its values conflict with one another
@@ -324,7 +324,7 @@ def validation_error(
     reason = _advice(first["type"], key, given, model, where)
     if reason is None:
         reason = _pydantic_reason(first["type"], first["msg"])
-    sentence = Said("whole_sentence", {"sentence": of_source(subject, reason)})
+    sentence = Said("whole_sentence", sentence=of_source(subject, reason))
     return ConfigurationError(sentence)
 
 
@@ -333,7 +333,7 @@ def _pydantic_reason(fault: str, message: str) -> Said:
     message."""
     if fault in BOUNDS:
         *_, bound = message.split()  # as pydantic writes it: 1e+38 in digits
-        return Said(BOUNDS[fault], {"bound": bound})
+        return Said(BOUNDS[fault], bound=bound)
     if fault in KINDS:
         return Said(KINDS[fault])
     reason = message.removeprefix("Value error, ")
@@ -349,13 +349,13 @@ def _advice(
         case "list_type" if key == "exclude":
             return Said("give_rules")
         case "list_type":
-            return Said("give_list", {"example": f"{key}=[{given}]"})
+            return Said("give_list", example=f"{key}=[{given}]")
         case "string_type":
-            return Said("give_text", {"name": where[-1]})
+            return Said("give_text", name=where[-1])
         case "string_pattern_mismatch":  # users need not know regular expressions
             field = find_field(model, where)[1]
             if field and field.description:
-                return Said("give_meant", {"meaning": field.description.rstrip(".")})
+                return Said("give_meant", meaning=field.description.rstrip("."))
             return Said("give_plain_name")
     return None
 
@@ -378,5 +378,8 @@ def run_counts(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
         read = [key for key in axes if key.split(".")[0] in fields]
         count = math.prod(len(axes[key]) for key in read)
         if count > MOST_VALUES:
-            counts: Numbers = {"keys": ", ".join(read), "count": count, "most": MOST_VALUES}
-            raise ConfigurationError(of_source(step, Said("too_many_runs", counts)))
+            raise ConfigurationError(
+                of_source(
+                    step, Said("too_many_runs", keys=", ".join(read), count=count, most=MOST_VALUES)
+                )
+            )

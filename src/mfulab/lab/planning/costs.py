@@ -15,7 +15,7 @@ from mfulab.core.files import remove, write_json
 from mfulab.core.groups import TimingConfig
 from mfulab.core.parts import Content
 from mfulab.core.replicates import replicate_of
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.device import ByKind, is_gpu, kind_of, system
 from mfulab.lab.planning.runs import Plan, Run, all_runs
 from mfulab.lab.runtime import budget
@@ -95,8 +95,9 @@ class Sweep:
             least = least_s(plans)
             if 60 * self.budget_min < least:
                 enough = math.ceil(least / 6) / 10
-                needs: Numbers = {"given": self.budget_min, "seconds": least, "enough": enough}
-                raise ConfigurationError(Said("budget_too_short", needs))
+                raise ConfigurationError(
+                    Said("budget_too_short", given=self.budget_min, seconds=least, enough=enough)
+                )
         # Names files that belong to this set of headline runs.
         self.digest = hashlib.sha256(" ".join(self.headline).encode()).hexdigest()[:16]
 

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.parts import Content, Values
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.lab.planning.keys import OPEN, Experiment, find_field
 
 # Text that Hydra reads without quotes, also within a list.
@@ -69,8 +69,9 @@ def _words(text: Any) -> list[str]:
     try:
         return shlex.split(str(text))
     except ValueError as error:
-        torn: Numbers = {"text": str(text), "error": str(error)}
-        raise ConfigurationError(Said("overrides_torn", torn)) from error
+        raise ConfigurationError(
+            Said("overrides_torn", text=str(text), error=str(error))
+        ) from error
 
 
 def _overrides(key: str, value: Any) -> Iterator[str]:

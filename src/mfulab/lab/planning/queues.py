@@ -84,7 +84,7 @@ class Queue:
     def when_left(self) -> Said:
         """Sentence about what goes on when a sweep leaves at once, and what to do then."""
         if self.executor == SLURM:
-            return Said("left_slurm", {"jobs": self.jobs})
+            return Said("left_slurm", jobs=self.jobs)
         return Said("left_queue" if self.executor else "left_here")
 
 
@@ -128,12 +128,12 @@ def left_by_an_earlier_sweep(results: Path) -> Said | None:
         told.seek(0)
         states = told.read().decode(errors="replace").split()
     if done is None or done.returncode != 0:
-        return Said("earlier_jobs_unknown", {"jobs": jobs, "file": str(results / JOBS)})
+        return Said("earlier_jobs_unknown", jobs=jobs, file=str(results / JOBS))
     # Those that are completing no longer measure, but may stay in the queue for minutes.
     count = len(states) - states.count("COMPLETING")
     if count == 0:
         return None
-    return Said("earlier_jobs_go_on", {"folder": f"{results}/", "jobs": jobs, "count": count})
+    return Said("earlier_jobs_go_on", folder=f"{results}/", jobs=jobs, count=count)
 
 
 def refuse(why: Said | None, executor: str) -> None:

@@ -376,11 +376,11 @@ def traces(given: str | None) -> Iterator[dict[str, str]]:
     if not given:
         if not Path(EXAMPLE).exists():
             raise ConfigurationError(of_source(f"trace={given}", Said("give_traces")))
-        say(in_words(Said("example_trace_read", {"file": EXAMPLE})), file=sys.stderr)
+        say(in_words(Said("example_trace_read", file=EXAMPLE)), file=sys.stderr)
         given = EXAMPLE
     paths = found_files(str(given), ENDINGS)
     if not paths:
-        no_file = Said("no_file_there", {"endings": ", ".join(ENDINGS)})
+        no_file = Said("no_file_there", endings=", ".join(ENDINGS))
         raise ConfigurationError(of_source(f"trace={given}", no_file))
     stems = list(map(_trace_stem, paths))
     counts = Counter(stems)

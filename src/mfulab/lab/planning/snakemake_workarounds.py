@@ -195,7 +195,7 @@ def name_missing_executor() -> None:
 
     def refuse_in_a_sentence(self: ArgumentParser, message: str) -> NoReturn:
         if "invalid choice: 'slurm'" in message:
-            plugin = Said("slurm_needs_plugin", {"install": installs("slurm")})
+            plugin = Said("slurm_needs_plugin", install=installs("slurm"))
             sys.exit(f"mfulab: {in_words(plugin)}")
         refuse(self, message)
 
@@ -258,7 +258,7 @@ def end_in_order(scheduler: Any, queue: Queue) -> None:
 
     def leave_unanswered(number: int, question: Question) -> None:
         question.wait_until_silent()
-        silent = in_words(Said("slurm_is_silent", {"command": question.command[0]}))
+        silent = in_words(Said("slurm_is_silent", command=question.command[0]))
         leave_at_once(number, None, f"{silent} {left}")
 
     catch_signals(end)

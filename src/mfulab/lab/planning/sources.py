@@ -546,7 +546,7 @@ def locate(target: str) -> str:
     path = _file(name) if name else None
     if path is None:
         missing = target.rpartition(".")[0] or target
-        raise ConfigurationError(Said("no_such_module", {"target": target, "module": missing}))
+        raise ConfigurationError(Said("no_such_module", target=target, module=missing))
     module = _module(name, path)
     names = {*module.bound, *module.aliases}
     is_own_package = path.name == "__init__.py" and not module.is_shipped

@@ -33,7 +33,7 @@ from mfulab.core.parts import Content, Values
 from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN
 from mfulab.core.rows import NOT_MEASURED
-from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.said import Said, of_source
 from mfulab.core.terminal_language import in_words
 from mfulab.device import system
 from mfulab.lab.planning.identity import digest, is_same
@@ -218,8 +218,7 @@ def take(results: Path) -> bool:
     is_here = before.get("host") == socket.gethostname() or (has_locks and is_same_boot)
     if before and not is_here:
         os.close(descriptor)
-        numbers: Numbers = {"folder": f"{results}/", **_holder(before)}
-        raise ConfigurationError(Said("results_left_held", numbers))
+        raise ConfigurationError(Said("results_left_held", folder=f"{results}/", **_holder(before)))
     if not has_locks:
         warning = of_source(f"{results}/", Said("results_without_locks"))
         say(f"mfulab: {in_words(warning)}", file=sys.stderr)
@@ -252,8 +251,9 @@ def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> tuple[int, Content, bool]:
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        failure: Numbers = {"file": str(path), "error": error.strerror}
-        raise ConfigurationError(Said("lock_not_opened", failure)) from error
+        raise ConfigurationError(
+            Said("lock_not_opened", file=str(path), error=error.strerror)
+        ) from error
     has_locks = True
     remedy: Said | None = None
     holder = Content()
@@ -267,11 +267,12 @@ def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> tuple[int, Content, bool]:
         content = parse_json(os.pread(descriptor, 1 << 16, 0))
         holder = content if isinstance(content, dict) else {}
     if not has_locks and _is_other_alive(holder):
-        remedy = Said("wait_or_remove_lock", {"file": str(path)})
+        remedy = Said("wait_or_remove_lock", file=str(path))
     if remedy:
         os.close(descriptor)
-        numbers: Numbers = {"folder": f"{path.parent}/", "remedy": remedy, **_holder(holder)}
-        raise ConfigurationError(Said("results_held", numbers))
+        raise ConfigurationError(
+            Said("results_held", folder=f"{path.parent}/", remedy=remedy, **_holder(holder))
+        )
     return descriptor, holder, has_locks
 
 

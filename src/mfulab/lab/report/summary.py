@@ -171,7 +171,7 @@ def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") 
     runs = left_out(tables)
     if runs:
         if as_json:
-            say_json(unanswered("", Said("no_tables", {"runs": runs})).line({}))
+            say_json(unanswered("", Said("no_tables", runs=runs)).line({}))
         key = "not_shown_alone"
         if has_workflow():
             key = "not_shown"

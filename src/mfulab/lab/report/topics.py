@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from mfulab.core.errors import ConfigurationError, only_in_checkout
 from mfulab.core.files import read_given
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.core.yaml_text import LONGEST, parse_yaml
 from mfulab.lab.tables import seminar_texts
 
@@ -117,8 +117,9 @@ def _texts(path: Path) -> dict[str, list[Item]]:
             detail = ""
             if where:
                 detail = f" ({where}: {first['msg']})"
-        named: Numbers = {"file": str(path), "example": TOPICS, "detail": detail}
-        raise ConfigurationError(Said("no_topics", named)) from error
+        raise ConfigurationError(
+            Said("no_topics", file=str(path), example=TOPICS, detail=detail)
+        ) from error
 
 
 def counted(topics: list[Topic]) -> str:

@@ -165,8 +165,9 @@ def _try_lock(descriptor: int, path: str, kind: int) -> bool:
     except OSError as error:
         from mfulab.core.said import Said
 
-        details = {"file": path, "error": error.strerror, "variable": LOCKS}
-        raise LockError(Said("no_locks_kept", details)) from error
+        raise LockError(
+            Said("no_locks_kept", file=path, error=error.strerror, variable=LOCKS)
+        ) from error
     return True
 
 
@@ -199,4 +200,4 @@ def _unusable(path: str, refusal: OSError | None) -> LockError:
     if refusal is not None:
         is_link = refusal.errno == errno.ELOOP
         why = Said("a_link") if is_link else as_told(refusal.strerror or str(refusal))
-    return LockError(Said("no_lock", {"file": path, "why": why, "variable": LOCKS}))
+    return LockError(Said("no_lock", file=path, why=why, variable=LOCKS))

@@ -36,7 +36,6 @@ from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN, halved, previous
 from mfulab.core.rows import NOT_MEASURED, Row, Status
 from mfulab.core.said import (
-    Numbers,
     Said,
     as_told,
     cell_of,
@@ -207,11 +206,12 @@ def read_config(step: str, path: Path) -> StepConfig:
     try:
         return MEASUREMENTS[step].config.model_validate(read_json(path))
     except (FileNotFoundError, UnreadableError) as error:
-        raise ConfigurationError(Said("plan_anew", {"sentence": said_by(error)})) from error
+        raise ConfigurationError(Said("plan_anew", sentence=said_by(error))) from error
     except ValidationError as error:
         message = error.errors()[0]["msg"]
-        details: Numbers = {"file": str(path), "step": step, "error": message}
-        raise ConfigurationError(Said("no_config_of", details)) from error
+        raise ConfigurationError(
+            Said("no_config_of", file=str(path), step=step, error=message)
+        ) from error
 
 
 def check_device(config: StepConfig, folder: Path) -> str:
@@ -227,8 +227,7 @@ def check_device(config: StepConfig, folder: Path) -> str:
     except NoDeviceError as error:
         raise ConfigurationError(of_source(f"hardware={claimed}", said_by(error))) from error
     if here != claimed:
-        slugs: Numbers = {"planned": claimed, "here": here}
-        raise ConfigurationError(Said("planned_for_another", slugs))
+        raise ConfigurationError(Said("planned_for_another", planned=claimed, here=here))
     return claimed
 
 
@@ -274,7 +273,7 @@ def _precise_enough(rows: Sequence[Mapping[str, str]], config: StepConfig) -> Sa
     reached = relative_half_width(times)
     if reached is None or reached > wanted:
         return None
-    return Said("precise_enough", {"count": len(times), "reached": reached, "wanted": wanted})
+    return Said("precise_enough", count=len(times), reached=reached, wanted=wanted)
 
 
 def _status_of(error: BaseException) -> Status:

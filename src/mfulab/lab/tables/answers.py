@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from mfulab.core.answer import Answer, answered, unanswered
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.mfu import account
 from mfulab.mfu.step import Cell
 
@@ -24,8 +24,9 @@ def answer_of(row: Mapping[str, Cell]) -> Answer:
     """Returns the answer of a row; without a value if the run failed or its measurement has no
     single number."""
     if row.get("status", "ok") != "ok":
-        numbers: Numbers = {"status": str(row["status"]), "because": str(row.get("message") or "")}
-        return unanswered("", Said("failed", numbers))
+        return unanswered(
+            "", Said("failed", status=str(row["status"]), because=str(row.get("message") or ""))
+        )
     if "mfu_spec_percent" in row:
         return account.read(row).mfu()
     for name, unit in MEASURED.items():

@@ -86,7 +86,7 @@ def _add_recorded(everything: Collected, reference: Path, name: str) -> None:
         if is_inside(folder, reference):
             _add_machine(everything, folder, is_measured_here)
         else:
-            everything.upkeep.append(Said("recording_leads_out", {"path": str(folder)}))
+            everything.upkeep.append(Said("recording_leads_out", path=str(folder)))
     public = read.from_recorded(reference / PUBLIC)
     if is_measured_here:
         # Public runs would crowd out one's own, and public traces are for those who have a GPU.
@@ -342,7 +342,7 @@ def _added(
         TypeError,
         ValueError,
     ) as error:
-        why = Said("cannot_be_joined", {"error": first_fault(error)})
+        why = Said("cannot_be_joined", error=first_fault(error))
         return {"status": "failed", "message": cell_of(why)}
     return added
 

@@ -91,7 +91,7 @@ def slow(records: Records) -> Iterator[Said]:
         if card.is_slow:
             count = sum(other.hardware == card.hardware for other in cards)
             numbers = {"count": count, "factor": card.factor, "runs": card.runs}
-            yield Said("card_slower", {"card": card.name, "hardware": card.hardware, **numbers})
+            yield Said("card_slower", card=card.name, hardware=card.hardware, **numbers)
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

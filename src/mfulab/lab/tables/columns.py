@@ -133,7 +133,7 @@ def with_counters(cells: Mapping[str, str]) -> dict[str, str]:
     `counters` is not a JSON object."""
     values = parse_json(cells.get(COUNTERS) or "{}")
     if not isinstance(values, dict):
-        raise CellError(Said("cell_no_object", {"cell": COUNTERS, "begins": cells[COUNTERS][:40]}))
+        raise CellError(Said("cell_no_object", cell=COUNTERS, begins=cells[COUNTERS][:40]))
     return {**cells, **{name: str(value) for name, value in values.items()}}
 
 

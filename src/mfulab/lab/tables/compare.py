@@ -88,7 +88,7 @@ def verdict(
     for side, time in (("old", old), ("new", new)):
         if not time.is_measured:
             sides.append(side)
-    return "ambiguous", Said("measured_by_one", {"sides": " and ".join(sides)})
+    return "ambiguous", Said("measured_by_one", sides=" and ".join(sides))
 
 
 def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
@@ -220,7 +220,7 @@ def _compare(
         if row.get("median_time_s") is None:
             of_medians.append(side)
     if len(of_medians) == 1:
-        reason = Said("side_of_medians", {"side": of_medians[0]})
+        reason = Said("side_of_medians", side=of_medians[0])
         return Compared(*run, "not comparable", because=reason)
     ratio = after.time_s / before.time_s
     if not (before.is_measured and after.is_measured):
@@ -241,7 +241,7 @@ def _compare(
 def untimed(side: str, row: Row) -> Said:
     """Reason why one side's row has no time: its status and message."""
     why = of_cell(str(row.get("message") or "")) or as_told("")
-    return Said("side_untimed", {"side": side, "status": str(row.get("status")), "why": why})
+    return Said("side_untimed", side=side, status=str(row.get("status")), why=why)
 
 
 def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
@@ -274,14 +274,10 @@ def machine_folder(path: Path) -> Path:
     machines = sorted(folder for folder in found if folder.name != "superseded")
     if not machines:
         looked_for = f"<hardware>/{STEPS[0]}/<run>/row.csv"
-        raise ConfigurationError(
-            Said("no_results_here", {"folder": str(path), "looked_for": looked_for})
-        )
+        raise ConfigurationError(Said("no_results_here", folder=str(path), looked_for=looked_for))
     if len(machines) > 1:
         names = ", ".join(map(str, machines))
-        raise ConfigurationError(
-            Said("results_of_several", {"folder": str(path), "machines": names})
-        )
+        raise ConfigurationError(Said("results_of_several", folder=str(path), machines=names))
     return machines[0]
 
 

@@ -78,12 +78,12 @@ def unfit(records: Mapping[str, Sequence[Row]]) -> Iterator[Said]:
         for key, mask in masks.items():
             if mask.any():
                 first = str(rows.loc[mask, "run"].iloc[0])
-                doubt = Said(f"trust.{key}", {"count": int(mask.sum()), "run": first})
-                yield Said("rows_unfit", {"table": table, "doubt": doubt})
+                doubt = Said(f"trust.{key}", count=int(mask.sum()), run=first)
+                yield Said("rows_unfit", table=table, doubt=doubt)
     for row in records["environment"]:
         for name, value in parse_json(row["thread_settings"] or "{}").items():
             setting = {"name": name, "value": str(value)}
-            yield Said("variable_was_set", {"run": row["run"], **setting})
+            yield Said("variable_was_set", run=row["run"], **setting)
 
 
 def _phases(rows: pd.DataFrame) -> pd.Series:

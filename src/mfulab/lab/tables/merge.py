@@ -28,7 +28,7 @@ from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
-from mfulab.core.said import Numbers, Said, of_source, said_by
+from mfulab.core.said import Said, of_source, said_by
 from mfulab.core.terminal_language import in_words
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
@@ -119,7 +119,7 @@ def _merge(folder: Path, participant: str, results: Path, merged: Merged) -> Non
     """Merges the runs and plans of one results folder."""
     for step, run in _runs(folder):
         if not is_inside(run, folder):
-            outside = Said("link_out_of", {"folder": str(folder)})
+            outside = Said("link_out_of", folder=str(folder))
             merged.problems.append(not_copied(run, outside))
             continue
         ours = results / _renamed(run.relative_to(folder), participant)
@@ -134,7 +134,7 @@ def _merge(folder: Path, participant: str, results: Path, merged: Merged) -> Non
 
 def not_copied(run: Path, why: Said) -> Said:
     """Message that a run was not copied, with the reason."""
-    return Said("not_copied", {"why": of_source(str(run), why)})
+    return Said("not_copied", why=of_source(str(run), why))
 
 
 def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
@@ -147,8 +147,14 @@ def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
         for path in sorted(folder.iterdir()):
             name = slug(path.name.partition(".")[0])[:LONGEST_NAME]
             if folder_of.setdefault(name, path) is not path:
-                both: Numbers = {"first": str(path), "second": str(folder_of[name]), "name": name}
-                raise ConfigurationError(Said("both_of_one_participant", both))
+                raise ConfigurationError(
+                    Said(
+                        "both_of_one_participant",
+                        first=str(path),
+                        second=str(folder_of[name]),
+                        name=name,
+                    )
+                )
             yield path, name
 
 
@@ -174,9 +180,7 @@ def _results_of(source: Path, room: Path) -> Path:
         folder = folder / "results"
     if not any(_runs(folder)):
         looked_for = "<hardware>/<measurement>/<run>/config.json"
-        raise ConfigurationError(
-            Said("no_results_here", {"folder": str(source), "looked_for": looked_for})
-        )
+        raise ConfigurationError(Said("no_results_here", folder=str(source), looked_for=looked_for))
     return folder
 
 
@@ -204,8 +208,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
     elif _comparable(theirs) == _comparable(ours):
         merged.present.append(str(ours))
     else:
-        both: Numbers = {"theirs": str(theirs), "ours": str(ours)}
-        merged.problems.append(Said("another_result", both))
+        merged.problems.append(Said("another_result", theirs=str(theirs), ours=str(ours)))
 
 
 def _why_bad(step: str, run: Path) -> Said | None:
@@ -219,8 +222,7 @@ def _why_bad(step: str, run: Path) -> Said | None:
     if measurement.on_device:
         hardware = run.parents[1].name
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
-        named: Numbers = {"run": row.get("run"), "hardware": row.get("hardware")}
-        return Said("row_of_another", named)
+        return Said("row_of_another", run=row.get("run"), hardware=row.get("hardware"))
     try:
         measurement.config.model_validate(read_json(run / "config.json"))
         filled = {}
@@ -232,7 +234,7 @@ def _why_bad(step: str, run: Path) -> Said | None:
         return first_fault(error)
     for path in sorted(run.iterdir()):
         if path.is_symlink():
-            return Said("is_a_link", {"name": path.name})
+            return Said("is_a_link", name=path.name)
     return row_problem
 
 
@@ -241,12 +243,12 @@ def _why_large(run: Path, left: int) -> Said | None:
     this command. None if it fits."""
     files_of_run = list(itertools.islice(run.iterdir(), MOST_FILES + 1))
     if len(files_of_run) > MOST_FILES:
-        return Said("run_of_many_files", {"most": MOST_FILES})
+        return Said("run_of_many_files", most=MOST_FILES)
     size = sum(path.stat().st_size for path in files_of_run if path.is_file())
     if size > LARGEST_RUN:
-        return Said("run_too_large", {"gb": size / 1e9, "gib": LARGEST_RUN >> 30})
+        return Said("run_too_large", gb=size / 1e9, gib=LARGEST_RUN >> 30)
     if size > left:
-        return Said("collect_by_itself", {"gib": LARGEST >> 30})
+        return Said("collect_by_itself", gib=LARGEST >> 30)
     return None
 
 
@@ -288,7 +290,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
         if participant:
             plan = _plan_of(participant, plan)
     except (FileNotFoundError, ValueError) as error:
-        merged.problems.append(Said("not_copied", {"why": said_by(error)}))
+        merged.problems.append(Said("not_copied", why=said_by(error)))
         return
     combined = plan
     with suppress(FileNotFoundError, ValueError):  # there is none, or it is unreadable
@@ -300,8 +302,9 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
             if present is None:
                 combined[part].append(entry)
             elif present != entry:
-                other: Numbers = {"plan": str(theirs), "run": entry["run"]}
-                merged.problems.append(Said("planned_otherwise", other))
+                merged.problems.append(
+                    Said("planned_otherwise", plan=str(theirs), run=entry["run"])
+                )
     store.write_if_changed(ours, json.dumps(combined, indent=1) + "\n")
 
 
@@ -329,7 +332,7 @@ def _folder_of(participant: str, folder: str) -> str:
 def _plan(path: Path) -> Record:
     plan = manifest.read(path)
     if plan.hardware != path.parents[1].name:
-        raise UnreadableError(path, Said("plan_of_another", {"hardware": plan.hardware}))
+        raise UnreadableError(path, Said("plan_of_another", hardware=plan.hardware))
     return {"excluded": [], **read_json(path)}
 
 
@@ -342,13 +345,17 @@ def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) 
         merged = collect(sources, into, in_class)
     except OSError as error:  # runs already copied are complete
         raise files.cannot_be_written(error.filename or into, error) from error
-    counts: Numbers = {
-        "copied": len(merged.copied),
-        "present": len(merged.present),
-        "mb": merged.copied_bytes / 1e6,
-        "problems": len(merged.problems),
-    }
-    say(in_words(Said("collected", counts)))
+    say(
+        in_words(
+            Said(
+                "collected",
+                copied=len(merged.copied),
+                present=len(merged.present),
+                mb=merged.copied_bytes / 1e6,
+                problems=len(merged.problems),
+            )
+        )
+    )
     for problem in merged.problems:
         say(f"  {in_words(problem)}")
     return int(bool(merged.problems))
@@ -358,8 +365,7 @@ def _pack(sources: Sequence[Path], archive: Path) -> int:
     """Writes the files of one source that `collect` reads into an archive to hand in, without logs
     and traces."""
     if len(sources) != 1:
-        given: Numbers = {"archive": str(archive), "count": len(sources)}
-        raise ConfigurationError(Said("pack_one_folder", given))
+        raise ConfigurationError(Said("pack_one_folder", archive=str(archive), count=len(sources)))
     with unpacking_room(archive.with_name(f".{archive.name}{UNPACKED}")) as room:
         folder = _results_of(sources[0], room / "0")
         with tarfile.open(archive, "w:gz") as file:
@@ -411,8 +417,9 @@ def unpack(archive: Path, folder: Path) -> None:
         why = said_by(error)
         if checked.name:
             why = of_source(checked.name, why)
-        broken: Numbers = {"archive": str(archive), "why": why}
-        raise ConfigurationError(Said("archive_not_unpacked", broken)) from error
+        raise ConfigurationError(
+            Said("archive_not_unpacked", archive=str(archive), why=why)
+        ) from error
 
 
 def _is_unpacked(member: tarfile.TarInfo, path: PurePosixPath) -> bool:
@@ -441,7 +448,7 @@ class _Checked:
         if path.is_absolute() or ".." in path.parts or not self.name.isprintable():
             raise CellError(Said("member_leads_out"))
         if self.left < 0 or self.members > MOST_MEMBERS + 1:
-            raise CellError(Said("archive_too_large", {"gib": LARGEST >> 30, "most": MOST_MEMBERS}))
+            raise CellError(Said("archive_too_large", gib=LARGEST >> 30, most=MOST_MEMBERS))
         if not (member.isreg() or member.isdir()):
             self.links[path] = self.name
 
@@ -449,7 +456,7 @@ class _Checked:
         """Raises ValueError if a file is a link, or lies below one."""
         for folder in (path, *path.parents):
             if folder in self.links:
-                raise CellError(Said("is_link_or_device", {"name": self.links[folder]}))
+                raise CellError(Said("is_link_or_device", name=self.links[folder]))
 
 
 def _write(content_of: ContentOf, left: int, path: Path) -> None:

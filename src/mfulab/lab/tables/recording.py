@@ -77,12 +77,12 @@ def record(
     writing, if the results are unfit."""
     folder = folder_of(results, hardware)
     if not results.is_dir():
-        absent = Said("no_folder_measure_first", {"command": measures()})
+        absent = Said("no_folder_measure_first", command=measures())
         raise ConfigurationError(of_source(f"{results}/", absent))
     gathered = gather(results, hardware)
     rows = list(itertools.chain.from_iterable(gathered.records.values()))
     if not gathered.records["environment"] or len(rows) == 1:
-        unfinished = Said("no_runs_measure_first", {"command": measures()})
+        unfinished = Said("no_runs_measure_first", command=measures())
         raise ConfigurationError(of_source(f"{results / hardware}/", unfinished))
     for row in rows:
         # Recordings are public, names of hosts are not.
@@ -92,7 +92,7 @@ def record(
     objections = _objections(gathered.records, results.parent, planned)
     reasons = joined(objections)
     if reasons and not allow_unfit:
-        raise ConfigurationError(Said("recording_unfit", {"reasons": reasons}))
+        raise ConfigurationError(Said("recording_unfit", reasons=reasons))
     if folder.exists() and not replace:
         raise ConfigurationError(of_source(f"{folder}/", Said("recording_exists")))
     provenance = about(gathered.records, hardware, planned, commit, allow_dirty)
@@ -110,7 +110,7 @@ def _objections(records: Records, project: Path, planned: Collection[str]) -> li
         known.update(OF_GPUS)
     missing = _missing_experiments(project, known)
     if missing:
-        reasons.append(Said("experiments_without_rows", {"names": ", ".join(missing)}))
+        reasons.append(Said("experiments_without_rows", names=", ".join(missing)))
     return reasons
 
 
@@ -137,7 +137,7 @@ def _report_unplanned(machine: Path, gathered: Collected) -> None:
     unplanned = measured.difference(gathered.folders.values())
     if unplanned:
         names: Numbers = {"run": str(min(unplanned)), "plan": f"{machine}/plan/EXPERIMENT.json"}
-        say(in_words(Said("unplanned_left_out", {"count": len(unplanned), **names})))
+        say(in_words(Said("unplanned_left_out", count=len(unplanned), **names)))
 
 
 def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
@@ -149,10 +149,9 @@ def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
         elif row["commit"].endswith(DIRTY):
             dirty.append(row["run"])
     if without:
-        named: Numbers = {"count": len(without), "run": without[0]}
-        raise ConfigurationError(Said("rows_without_commit", named))
+        raise ConfigurationError(Said("rows_without_commit", count=len(without), run=without[0]))
     if dirty and not allow_dirty:
-        raise ConfigurationError(Said("rows_of_dirty", {"count": len(dirty), "run": dirty[0]}))
+        raise ConfigurationError(Said("rows_of_dirty", count=len(dirty), run=dirty[0]))
 
 
 def _planned_overrides(results: Path, hardware: str) -> dict[str, list[str]]:
@@ -182,12 +181,10 @@ def folder_of(results: Path, hardware: str) -> Path:
     """Returns the folder of a machine's recording. Raises ConfigurationError if the name is
     invalid, or the folder is a link elsewhere."""
     if not re.fullmatch(SLUG, hardware) or hardware in NO_MACHINE:
-        of_folders: Numbers = {"hardware": hardware, "folder": f"{results}/"}
-        raise ConfigurationError(Said("no_hardware_name", of_folders))
+        raise ConfigurationError(Said("no_hardware_name", hardware=hardware, folder=f"{results}/"))
     folder = results / REFERENCE / hardware
     if not files.is_inside(folder, results):
-        outside: Numbers = {"folder": str(folder), "results": f"{results}/"}
-        raise ConfigurationError(Said("leads_out", outside))
+        raise ConfigurationError(Said("leads_out", folder=str(folder), results=f"{results}/"))
     return folder
 
 
@@ -296,8 +293,7 @@ def run(hardware: str | None, results: Path, again: bool, **options: Any) -> Non
         rows = from_recorded(folder).records
         size = sum(path.stat().st_size for path in folder.iterdir())
         counts = ", ".join(f"{len(rows[table])} {table}" for table in RECORDED)
-        numbers: Numbers = {"folder": str(folder), "counts": counts, "kb": size / 1e3}
-        say(in_words(Said("recorded_rows", numbers)))
+        say(in_words(Said("recorded_rows", folder=str(folder), counts=counts, kb=size / 1e3)))
 
 
 def recordings(results: Path, hardware: str | None) -> list[Path]:

@@ -137,9 +137,9 @@ def read_row(folder: Path, step: str) -> Record:
     try:
         row = _checked_row(path, measurement)
     except FileNotFoundError:
-        problem = Said("row_absent", {"path": str(path)})
+        problem = Said("row_absent", path=str(path))
     except ValueError as error:
-        problem = Said("row_unreadable", {"reason": _fault_in(path, error)})
+        problem = Said("row_unreadable", reason=_fault_in(path, error))
     else:
         ahead = clock_was_ahead(row["started_at"], datetime.now(UTC))
         if ahead:
@@ -153,7 +153,7 @@ def _checked_row(path: Path, measurement: Measurement) -> Record:
     not hold one valid row of this run."""
     lines = read_csv(path)
     if len(lines) != 1:
-        raise UnreadableError(path, Said("lines_instead_of_one", {"count": len(lines)}))
+        raise UnreadableError(path, Said("lines_instead_of_one", count=len(lines)))
     row = parse(measurement.row, lines[0])
     run = path.parent
     hardware = ""
@@ -185,7 +185,7 @@ def read_rows(folder: Path, step: str) -> list[Record]:
             line = parse(measurement.row, cells)
             rows.append({**line, **common, "run": f"{folder.name},line={number}"})
     except (FileNotFoundError, ValueError) as error:
-        return [_failed(row, Said("samples_unreadable", {"reason": _fault_in(path, error)}))]
+        return [_failed(row, Said("samples_unreadable", reason=_fault_in(path, error)))]
     return rows
 
 
@@ -205,7 +205,7 @@ def read_config(folder: Path, problems: Problems | None = None) -> Record:
         return {}
     except UnreadableError as error:
         if problems is not None:
-            problems.append(Said("config_unreadable", {"reason": error.said}))
+            problems.append(Said("config_unreadable", reason=error.said))
         return {}
 
 
@@ -216,7 +216,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
     try:
         plan = manifest.read(path)
     except (FileNotFoundError, UnreadableError) as error:
-        collected.problems.append(Said("experiment_not_shown", {"reason": said_by(error)}))
+        collected.problems.append(Said("experiment_not_shown", reason=said_by(error)))
         return collected
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
 
@@ -241,7 +241,7 @@ def _planned_rows(plan: manifest.Manifest, root: Path, folders: Iterable[_Planne
         if inside.holds(path):
             _add_planned(collected, plan, run, step, path)
         else:
-            collected.problems.append(Said("run_leads_out", {"path": str(path)}))
+            collected.problems.append(Said("run_leads_out", path=str(path)))
     return collected
 
 
@@ -516,12 +516,9 @@ def from_recorded(folder: Path) -> Collected:
             try:
                 row = _recorded_row(table, line, seen)
             except ValueError as error:
-                numbers: Numbers = {
-                    "file": str(path),
-                    "line": number,
-                    "reason": first_fault(error),
-                }
-                problems.append(Said("line_unreadable", numbers))
+                problems.append(
+                    Said("line_unreadable", file=str(path), line=number, reason=first_fault(error))
+                )
                 continue
             if TABLES[table].on_device:
                 row["hardware"] = row["hardware"] or folder.name
@@ -543,7 +540,7 @@ def _recorded_row(table: str, line: Mapping[str, str], seen: set[tuple[str, str]
         raise CellError(Said("run_empty"))
     identification = (row["hardware"], row["run"])
     if identification in seen:
-        raise CellError(Said("run_there_twice", {"run": row["run"]}))
+        raise CellError(Said("run_there_twice", run=row["run"]))
     seen.add(identification)
     return row | {"experiment": cells.get("experiment") or "", "recorded": True}
 
@@ -573,11 +570,11 @@ def aged(folder: Path) -> Problems:
     about: Numbers = {"folder": str(folder), "total": len(recorded)}
     if unknown:
         numbers: Numbers = {"number": len(unknown), "name": min(unknown).rstrip(",")}
-        problems.append(Said("recording_of_older_form", {**about, **numbers}))
+        problems.append(Said("recording_of_older_form", **about, **numbers))
     if stale:
         by_step = [f"{step} ({_by_part(counts)})" for step, counts in sorted(parts.items())]
         names: Numbers = {"parts": "; ".join(by_step), "name": min(stale).rstrip(",")}
-        problems.append(Said("recording_aged", {**about, "number": len(stale), **names}))
+        problems.append(Said("recording_aged", **about, number=len(stale), **names))
     return problems
 
 
@@ -597,7 +594,7 @@ def read_lines(
     except FileNotFoundError:
         return []
     except UnreadableError as error:
-        problems.append(Said(consequence, {"reason": error.said}))
+        problems.append(Said(consequence, reason=error.said))
         return []
 
 
@@ -607,7 +604,7 @@ def _kept_values(measurement: Measurement, cells: Mapping[str, str | None]) -> R
     values = measurement.joined.model_validate(filled).model_dump(include={*names})
     for name, value in values.items():
         if not isinstance(value, str) and not is_in_range(value):
-            raise CellError(Said("cell_out_of_range", {"cell": name, "value": cells[name]}))
+            raise CellError(Said("cell_out_of_range", cell=name, value=cells[name]))
     return values
 
 

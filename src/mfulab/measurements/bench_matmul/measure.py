@@ -286,7 +286,7 @@ def _needs_packages(config: KernelConfig) -> Iterator[None]:
         yield
     except ModuleNotFoundError as missing:
         raise UnsupportedError(
-            Said("kernel_needs_package", {"kernel": config.name, "package": missing.name})
+            Said("kernel_needs_package", kernel=config.name, package=missing.name)
         ) from None
 
 

@@ -71,7 +71,7 @@ def _matmuls(
     reason = emulated(effective, device)
     if reason and effective not in device_config.peak_tflop_s:
         row.emulated = True
-        row.message = cell_of(Said("emulated_by", {"why": reason, "precision": effective}))
+        row.message = cell_of(Said("emulated_by", why=reason, precision=effective))
         return []
     samples = sweep_matmuls(effective, device, search, _best_of_first_process(folder))
     peak = peak_of(device, torch.get_num_threads(), effective, device_config)

@@ -16,7 +16,7 @@ from torch import nn
 
 from mfulab.core.errors import UnsupportedError, is_out_of_memory
 from mfulab.core.measurement import Measured
-from mfulab.core.said import Numbers, Said, cell_of, joined
+from mfulab.core.said import Said, cell_of, joined
 from mfulab.flops.counter import Operations
 from mfulab.measurements.compare_counters import CompareCountersConfig, Counter, CounterRow
 from mfulab.models.build import LogitsOnly, build, make_batch
@@ -115,21 +115,21 @@ class Explanation:
             return Said("unexplained_count")
         parts = []
         if self.left_out:
-            parts.append(Said("leaves_out", {"kinds": _listed(self.left_out)}))
+            parts.append(Said("leaves_out", kinds=_listed(self.left_out)))
         if self.twice:
-            parts.append(Said("counts_twice", {"kinds": _listed(self.twice)}))
+            parts.append(Said("counts_twice", kinds=_listed(self.twice)))
         if self.other_flops:
-            parts.append(Said("counts_elementwise", {"flops": self.other_flops}))
+            parts.append(Said("counts_elementwise", flops=self.other_flops))
         return joined(parts) or Said("counts_the_same")
 
 
 def _listed(kinds: Mapping[str, int]) -> Said:
     """Joins kinds of layers, each with its FLOPs, into one text."""
     named, *others = [
-        Said("kind_of_layer", {"kind": name, "flops": flops}) for name, flops in kinds.items()
+        Said("kind_of_layer", kind=name, flops=flops) for name, flops in kinds.items()
     ]
     for other in others:
-        named = Said("and", {"first": named, "second": other})
+        named = Said("and", first=named, second=other)
     return named
 
 
@@ -184,9 +184,7 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
         installed = version(PACKAGES.get(config.counter, config.counter))
     except PackageNotFoundError:
         name = str(config.counter)
-        raise UnsupportedError(
-            Said("counter_not_installed", {"counter": name, "package": name})
-        ) from None
+        raise UnsupportedError(Said("counter_not_installed", counter=name, package=name)) from None
     ours = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     operations = ours.count.operations
     kinds = kinds_of_layers(ours.model, operations)
@@ -199,13 +197,15 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        numbers: Numbers = {
-            "counter": str(config.counter),
-            "version": str(installed),
-            "model": config.model.name,
-            "error": str(error),
-        }
-        raise UnsupportedError(Said("counter_cannot_count", numbers)) from error
+        raise UnsupportedError(
+            Said(
+                "counter_cannot_count",
+                counter=str(config.counter),
+                version=str(installed),
+                model=config.model.name,
+                error=str(error),
+            )
+        ) from error
     row = CounterRow.of(
         config,
         version=installed,

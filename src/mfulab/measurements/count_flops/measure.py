@@ -149,7 +149,7 @@ def _add_generation(
         try:
             _add_pass(row, config, mode, intensities)
         except CountError as error:
-            uncounted = Said("mode_not_counted", {"mode": mode, "error": error.said})
+            uncounted = Said("mode_not_counted", mode=mode, error=error.said)
             row.message = with_sentence(row.message, uncounted)
 
 

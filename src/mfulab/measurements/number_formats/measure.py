@@ -23,7 +23,7 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     """Returns one row with the format's parts and rounding errors. Needs no device."""
     name = config.precision.form.name
     if name not in rounding.ROUNDED:
-        raise UnsupportedError(Said("no_float_format", {"name": name}))
+        raise UnsupportedError(Said("no_float_format", name=name))
     form = rounding.ROUNDED[name]
     length = min(config.sum_length, int(rounding.largest(form)))
     values = rounding.terms(form, length, config.seed)

@@ -41,9 +41,9 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     # Making the cycle of a pointer chase takes temporary copies of the working set.
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
     if 3 * size > free:
-        raise UnsupportedError(Said("walk_needs_memory", {"size": str(size), "free": str(free)}))
+        raise UnsupportedError(Said("walk_needs_memory", size=str(size), free=str(free)))
     if pattern in ("host", *BY_HAND) and not on_gpu:
-        raise UnsupportedError(Said("pattern_of_gpu", {"pattern": pattern}))
+        raise UnsupportedError(Said("pattern_of_gpu", pattern=pattern))
     if pattern in BY_HAND:
         walk = hand_walk(pattern, size)
     elif pattern in FILES:

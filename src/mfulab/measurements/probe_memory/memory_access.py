@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.device import GPU
 
 LINE = 8  # elements of 8 bytes in a line of 64
@@ -97,7 +97,7 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         accesses = rounds * (elements // LINE)
         return Walk(lambda: in_order(values, LINE, rounds), accesses, rounds * elements * 8)
     if pattern not in ("sequential", "rows", "columns"):
-        raise UnsupportedError(Said("walk_of_gpu", {"pattern": pattern}))
+        raise UnsupportedError(Said("walk_of_gpu", pattern=pattern))
     side = math.isqrt(elements)
     # `sequential` is a matrix of one row, so that the compiler vectorises it just like `rows`.
     matrix = values[None] if pattern == "sequential" else values[: side * side].reshape(side, side)
@@ -133,8 +133,9 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
 
         return Walk(read, len(offsets), len(offsets) * page)
     except OSError as error:
-        numbers: Numbers = {"pattern": pattern, "folder": str(folder), "error": str(error)}
-        raise UnsupportedError(Said("no_file_to_read", numbers)) from error
+        raise UnsupportedError(
+            Said("no_file_to_read", pattern=pattern, folder=str(folder), error=str(error))
+        ) from error
 
 
 def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
@@ -192,8 +193,9 @@ def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
         code, *result = answer
         if code != success:
             message = runtime.cudaGetErrorString(code)[1].decode()
-            numbers: Numbers = {"pattern": pattern, "error": str(message), "name": code.name}
-            raise UnsupportedError(Said("cuda_refused", numbers))
+            raise UnsupportedError(
+                Said("cuda_refused", pattern=pattern, error=str(message), name=code.name)
+            )
         return result[0] if result else None
 
     def call() -> None:

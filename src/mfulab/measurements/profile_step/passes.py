@@ -15,7 +15,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.core.groups import ExecutionConfig, PrecisionConfig
-from mfulab.core.said import Numbers, Said, cell_of, of_source
+from mfulab.core.said import Said, cell_of, of_source
 from mfulab.device import allocator, synchronise
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.flops.experts import RoutedTokens
@@ -215,8 +215,9 @@ def loss(run: Run) -> None:
     if not math.isfinite(row.loss):
         row.status = "incorrect"
         row.loss = None
-        numbers: Numbers = {"steps": run.observed.steps, "precision": config.precision.name}
-        row.message = cell_of(Said("loss_not_finite", numbers))
+        row.message = cell_of(
+            Said("loss_not_finite", steps=run.observed.steps, precision=config.precision.name)
+        )
 
 
 @fills(
@@ -351,8 +352,7 @@ def exact_output(run: Run) -> None:
     if not row.relative_error <= tolerance:  # written so that NaN counts as wrong
         row.status = "incorrect"
         row.time_s = None
-        numbers = {"error": row.relative_error, "accepted": tolerance}
-        row.message = cell_of(Said("error_too_large", numbers))
+        row.message = cell_of(Said("error_too_large", error=row.relative_error, accepted=tolerance))
 
 
 PASSES = (
@@ -375,6 +375,6 @@ def require(config: ProfileStepConfig) -> None:
     """Raises UnsupportedError, before anything is timed, if a requested pass does not work with
     this execution."""
     if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
-        raise UnsupportedError(Said("varied_needs_eager", {"execution": config.execution.name}))
+        raise UnsupportedError(Said("varied_needs_eager", execution=config.execution.name))
     if config.profile.losses and config.execution.mode == "cuda_graph":
         raise UnsupportedError(Said("graph_hides_losses"))

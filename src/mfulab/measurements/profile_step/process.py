@@ -11,7 +11,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.device import allocator, identity
 from mfulab.device.compute import agreed, is_first_rank, prepare, require_float64, use_precision
 from mfulab.device.gpu import restriction_of
@@ -39,12 +39,14 @@ def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Ana
         if "not implemented for" not in str(error):
             raise
         device = identity.resolve(config.device.type)
-        numbers: Numbers = {
-            "precision": config.precision.name,
-            "device": str(device),
-            "error": str(error),
-        }
-        raise UnsupportedError(Said("precision_refused", numbers)) from error
+        raise UnsupportedError(
+            Said(
+                "precision_refused",
+                precision=config.precision.name,
+                device=str(device),
+                error=str(error),
+            )
+        ) from error
 
 
 def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:

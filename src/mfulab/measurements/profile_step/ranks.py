@@ -44,7 +44,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     requested = config.device
     device = torch.device(identity.resolve(config.device.type))
     if config.execution.mode != "eager":
-        raise UnsupportedError(Said("processes_run_eagerly", {"execution": config.execution.name}))
+        raise UnsupportedError(Said("processes_run_eagerly", execution=config.execution.name))
     threads = requested.threads
     devices = float(job.processes)
     if is_gpu(device):
@@ -95,7 +95,7 @@ def _over_nodes(job: ParallelConfig, job_folder: Path) -> None:
     """Runs all ranks by srun, which meet at a TCP store of this node. Raises UnsupportedError
     without srun."""
     if shutil.which("srun") is None:
-        raise UnsupportedError(Said("no_srun", {"nodes": str(job.nodes)}))
+        raise UnsupportedError(Said("no_srun", nodes=str(job.nodes)))
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
     meeting = f"tcp:{socket.gethostname()}:{store.port}"
     tasks = ("srun", f"--nodes={job.nodes}", f"--ntasks={job.processes}", "--kill-on-bad-exit=1")

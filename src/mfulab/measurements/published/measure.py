@@ -33,7 +33,7 @@ def measure(config: PublishedConfig, folder: Path) -> Measured:
         ]
     rows = [_row(config.published, line) for line in lines]
     count = sum(row.mfu_percent is not None for row in rows)
-    message = cell_of(Said("mfu_of_runs", {"count": count, "total": len(rows)}))
+    message = cell_of(Said("mfu_of_runs", count=count, total=len(rows)))
     summary = PublishedRow(published=config.published, message=message)
     return Measured(summary, [row.model_dump(exclude={"hardware", "run"}) for row in rows])
 

@@ -28,7 +28,7 @@ def measure(config: ReadTraceConfig, folder: Path) -> Measured:
     )
     number = config.trace_range or 0
     if number >= len(windows):
-        raise TraceError(path, Said("no_such_range", {"asked": number, "count": len(windows)}))
+        raise TraceError(path, Said("no_such_range", asked=number, count=len(windows)))
     read = windows[number]
     if len(windows) > 1:
         others = {"one_of_several": {"count": len(windows), "last": len(windows) - 1}}

@@ -93,7 +93,7 @@ def summaries(path: Path, **options: Any) -> list[RankSummary]:
         try:
             return [summary_of(read_bytes(path, MOST_BYTES, follow=True))]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise TraceError(path, Said("no_rank_summary", {"error": fault(error)})) from None
+            raise TraceError(path, Said("no_rank_summary", error=fault(error))) from None
     return drop_none(summary(read) for read in read_file(path, **options))
 
 

@@ -56,7 +56,7 @@ def read_file(
     TFLOP/s. `capture` is the trace of capturing the CUDA graphs that this one replays; by default
     one next to it."""
     if steps is not None and steps < 1:
-        raise TraceError(path, Said("steps_below_one", {"steps": steps}))
+        raise TraceError(path, Said("steps_below_one", steps=steps))
     capture = capture or graphs.beside(path)
     rows = []
     try:
@@ -76,7 +76,7 @@ def read_file(
         AttributeError,
         RecursionError,
     ) as error:
-        raise TraceError(path, Said("damaged_or_unknown", {"error": fault(error)})) from error
+        raise TraceError(path, Said("damaged_or_unknown", error=fault(error))) from error
 
 
 def _rows(
@@ -113,7 +113,7 @@ def files(patterns: Iterable[str]) -> list[Path]:
     for pattern in patterns:
         matches = found_files(pattern, ENDINGS)
         if not matches:
-            raise TraceError(pattern, Said("no_trace_there", {"endings": ", ".join(ENDINGS)}))
+            raise TraceError(pattern, Said("no_trace_there", endings=", ".join(ENDINGS)))
         if len(matches) > 1:
             matches = [path for path in matches if not _is_copy(path, matches)]
         files |= dict.fromkeys(matches)

@@ -11,7 +11,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Said
 from mfulab.device import ByKind, is_gpu, require_cuda
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
@@ -63,12 +63,14 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
     device, _ = prepare(config.device)
     require_cuda(device, f"load={config.load}")
     if effective_precision(config.precision, device) not in PRECISIONS[device.type]:
-        numbers: Numbers = {
-            "precision": config.precision.name,
-            "device": device.type,
-            "choices": ", ".join(PRECISIONS[device.type]),
-        }
-        raise UnsupportedError(Said("loads_multiply_in", numbers))
+        raise UnsupportedError(
+            Said(
+                "loads_multiply_in",
+                precision=config.precision.name,
+                device=device.type,
+                choices=", ".join(PRECISIONS[device.type]),
+            )
+        )
     allow_tf32(config.precision.tf32)
     if is_gpu(device):
         properties = torch.cuda.get_device_properties(device)
@@ -170,9 +172,9 @@ def polled(
     `monotonic_s`. Values are None, with a reason, if there is no such reading or `period` is
     shorter than `tick`."""
     no_outer = Said("no_reading_there")
-    no_inner = Said("no_period_inside", {"period": period, "loop": ended - began})
+    no_inner = Said("no_period_inside", period=period, loop=ended - began)
     if period < tick:
-        no_outer = Said("period_below_tick", {"period": period, "tick": tick})
+        no_outer = Said("period_below_tick", period=period, tick=tick)
         no_inner = no_outer
         lines = ()
     inside: list[tuple[float, float]] = []

@@ -111,7 +111,7 @@ def _batch(config: SplitModelConfig, device: torch.device) -> torch.Tensor:
     inputs."""
     shape = config.model.input_shape
     if shape is None or len(shape) != 1:
-        raise UnsupportedError(Said("split_takes_vectors", {"model": config.model.name}))
+        raise UnsupportedError(Said("split_takes_vectors", model=config.model.name))
     return torch.randn(config.batch_size, shape[0], device=device)
 
 
