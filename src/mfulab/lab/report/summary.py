@@ -137,14 +137,14 @@ def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> No
     text = Texts(language, "summary")
     for line in frames.unused(tables, language):
         words = wrapped(f"{text('no_gpu')} {line}", console.width)
-        console.print(Text(words, style="bold yellow"))
+        console.print(words, style="bold yellow")
     doubts = trust.summary(tables, language)
     for line in filter(None, [doubts.headline, *doubts.lines]):
         words = wrapped(line, console.width)
-        console.print(Text(words, style="yellow"), soft_wrap=True)
+        console.print(words, style="yellow", soft_wrap=True)
     if doubts.again:
         words = text("again", command=in_language(doubts.again, language))
-        console.print(Text(f"{words}\n", style="yellow"), soft_wrap=True)
+        console.print(f"{words}\n", style="yellow", soft_wrap=True)
 
 
 def _print_json(tables: frames.Tables) -> int:
@@ -196,11 +196,11 @@ def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") 
     _print_rows(console, read, language)
     for problem in problems:
         if not problem.of_recordings:
-            console.print(Text(problem.in_words(language), style="yellow"))
+            console.print(problem.in_words(language), style="yellow")
     for line in _first_screen(read, language):
-        console.print(Text(line, style="bold"), soft_wrap=True)
+        console.print(line, style="bold", soft_wrap=True)
     if page.exists():  # not after drawing a single figure
-        console.print(Text(f"\n{page.resolve()}"), soft_wrap=True)
+        console.print(f"\n{page.resolve()}", soft_wrap=True)
     return 0
 
 
@@ -209,4 +209,4 @@ def _print_rows(console: Terminal, tables: frames.Tables, language: str) -> None
     measured = table(tables["profile"], tables["matmul"], console.width, language)
     if measured.row_count:
         console.print(measured)
-        console.print(Text(trust.precision(tables, language)), soft_wrap=True)
+        console.print(trust.precision(tables, language), soft_wrap=True)

@@ -489,8 +489,8 @@ def _may_be_slower(run: Compared, gate: float) -> bool:
 
 def _print(compared: Sequence[Compared], title: str, basis: str, text: Texts) -> None:
     console = Terminal(width=None if sys.stdout.isatty() else LOGGED)
-    console.print(Text(title), soft_wrap=True)
-    console.print(Text(basis, style="dim"), soft_wrap=True)
+    console.print(title, soft_wrap=True)
+    console.print(basis, style="dim", soft_wrap=True)
     console.print(table(compared, text))
     reasons = _reasons(compared)
     plain = []
@@ -504,9 +504,9 @@ def _print(compared: Sequence[Compared], title: str, basis: str, text: Texts) ->
             why = sentence(because.key, because.numbers, text.language)
             explained.append(f"{counted}: {why}")
     if plain:
-        console.print(Text(", ".join(plain)))
+        console.print(", ".join(plain))
     for line in explained:
-        console.print(Text(line, style="dim"), soft_wrap=True)
+        console.print(line, style="dim", soft_wrap=True)
 
 
 @dataclass(frozen=True)
