@@ -45,9 +45,9 @@ CLAIM = claims.largest([part for part in PARTS if part != "useful"])
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Selects the first run of the page and, of each model on each machine, the busiest of the
-    trusted runs that stand for a mode, with losses in percentage points of MFU. Steps from recorded
-    traces are included only if there is nothing else."""
+    """Selects the first run of the page and each model's busiest trusted run on each machine, of
+    those that stand for a mode. Losses are percentage points of MFU. Steps from recorded traces are
+    included only if there is nothing else."""
     timed = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
     timed = selection.pick(timed, "recorded_trace")
     if timed.empty:

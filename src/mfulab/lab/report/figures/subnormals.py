@@ -37,8 +37,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on the operation and precision that subnormal numbers slow down most, on flushing
-    to zero, on zeros among normal numbers, and on the least slowdown."""
+    """Sentences on the operation and precision that subnormal numbers slow down most, and on the
+    least slowdown. Others are on flushing to zero and on zeros among normal numbers."""
     slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
     if slow.empty:
         return ""
