@@ -342,6 +342,23 @@ def test_shares_of_a_trace_are_told_as_measured():
     assert not told["beaten"]
 
 
+def test_a_speed_beats_its_ceiling_only_beyond_the_interval_of_the_time():
+    row = reaching(50.2, time_s=0.1, matmul_percent=50.0, other_operators_percent=40.0)
+    assert not judge(row).reason.numbers["beaten"], "100.4 % reads as 100"
+    fast = row | {"matmul_percent": 45.0}
+    assert judge(fast).reason.numbers["beaten"]
+    assert not judge(fast | {"time_ci_low_s": 0.09, "time_ci_high_s": 0.13}).reason.numbers[
+        "beaten"
+    ]
+
+
+def test_padding_is_no_cause_where_more_is_lost_elsewhere():
+    row = HEALTHY | {"mfu_percent": 18.0, "tensor_active_percent": 24.0, "time_s": 0.1}
+    assert judge(row).reason.key == "padding"
+    row |= {"matmul_percent": 60.0, "other_operators_percent": 30.0}
+    assert judge(row).cause == "other_operators"
+
+
 def test_matmuls_are_a_rung_if_no_sm_is_seen():
     row = {"utilization_percent": 99.0, "matmul_percent": 40.0, "mfu_percent": 35.0}
     assert neighbours(row) == ("utilization", "matmul")

@@ -27,6 +27,7 @@ VAGUE = 0.5  # of a time: with an interval as wide, it is no evidence of a share
 # % of the computed peak, below which a measured ceiling cannot be right
 FAR_CEILING = 5.0
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
+BEATEN = 100.5  # % from which a speed reads as above its ceiling
 SLOWER = 1.05  # time ÷ time in fp32 from which emulation is worth naming
 # Tensor pipe ÷ issued instructions, or HFU, from which they contradict each other; or its inverse.
 CROSS_CHECK = 1.15
@@ -106,7 +107,7 @@ class Operators:
     outside: float  # in no operator
     speed: float  # MFU of the matmuls alone
     measured: int  # 1 if that MFU is of the measured ceiling, else 0
-    beaten: int  # 1 if it is above 100 %, else 0
+    beaten: int  # 1 if it is above 100 % in all of the time's interval, else 0
 
     @property
     def numbers(self) -> Numbers:
@@ -132,8 +133,15 @@ def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
         outside=100 - matmuls - others,
         speed=speed,
         measured=int(shares.mfu_measured_percent is not None),
-        beaten=int(speed > ABOVE_PEAK),
+        beaten=int(speed * _least_factor(facts.time) >= BEATEN),
     )
+
+
+def _least_factor(time: StepTime) -> float:
+    """A step's time ÷ the upper end of its interval: what its speed may fall to. 1 if unknown."""
+    if time.time_s is None or not time.time_ci_high_s:
+        return 1.0
+    return time.time_s / time.time_ci_high_s
 
 
 def _emulated_format(seen: FactsAndLosses) -> Said | None:
@@ -310,7 +318,9 @@ def _shape(seen: FactsAndLosses) -> Said | None:
     counted = seen.shares.mfu_percent
     if expected is None or counted is None:
         return None
-    if expected > max(CROSS_CHECK * counted, LEAST_CHECKED):
+    is_padded = expected > max(CROSS_CHECK * counted, LEAST_CHECKED)
+    known = leave_out(seen.lost, ("busy",))  # of which padding may be a part
+    if is_padded and expected - counted >= AS_LARGE * max(known.values(), default=0.0):
         return Said("padding", expected=expected, counted=counted)
     return None
 
