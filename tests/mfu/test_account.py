@@ -152,6 +152,40 @@ def test_an_answer_says_why_there_is_none(work, peaks, reason):
     assert (answer.value, answer.reason) == (None, reason)
 
 
+@pytest.mark.parametrize(("mfu", "doubt"), [(99.0, {}), (101.0, {"over_peak": {}})])
+def test_an_mfu_above_its_peak_is_answered_with_a_doubt(mfu, doubt):
+    peaks = StepPeaks("spec", peak_tflop_s=1.0)
+    answer = account(StepFacts(StepTime(1.0), StepWork(flops=mfu * 1e10), peaks)).mfu()
+    assert answer.value == pytest.approx(mfu)
+    assert {key: answer.doubt[key] for key in doubt} == doubt
+    assert ("over_peak" in answer.doubt) == bool(doubt)
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "peak_clock_mhz", "lost_ms"),
+    [(1000.0, 1500.0, 250.0), (1500.0, 1000.0, 0.0), (None, 1500.0, None), (1000.0, None, None)],
+)
+def test_a_clock_below_the_peak_s_costs_time_and_is_unknown_without_either(
+    clock_mhz, peak_clock_mhz, lost_ms
+):
+    peaks = StepPeaks("spec", peak_tflop_s=PEAK_TFLOP_S, peak_clock_mhz=peak_clock_mhz)
+    facts = StepFacts(
+        StepTime(1.0),
+        StepWork(flops=FLOPS),
+        peaks,
+        Counters(clock_mhz=clock_mhz),
+        TracedTime(spent_ns={"products": 900_000_000, "idle": 100_000_000}),
+    )
+    told = account(facts).budget_columns()["clock_ms"]
+    assert told == (None if lost_ms is None else pytest.approx(lost_ms))
+
+
+def test_a_loss_is_its_time_and_its_share_of_the_step():
+    step = read({**swept(), "status": "ok", "time_s": 1.0})
+    loss = step.losses["matmuls_below_best"]
+    assert (loss.ms, loss.points) == (pytest.approx(100.0), pytest.approx(10.0))
+
+
 def test_causes_have_distinct_keys_and_known_parts():
     assert len(BY_KEY) == len(CAUSES)
     assert CAUSES[-1].key == "not_explained"

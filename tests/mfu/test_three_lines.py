@@ -23,6 +23,7 @@ from mfulab.mfu.three_lines import (
     three_lines,
     tried_axis,
     tried_config,
+    used_share,
 )
 
 RUN = {
@@ -453,3 +454,29 @@ def test_what_is_at_stake_is_told_in_the_unit_of_the_step(time_s, told):
     assert told in said
     number, _, _ = told.partition(" ")
     assert f"{0.6 * float(number):.2f}"[:3] in said
+
+
+@pytest.mark.parametrize(
+    ("uncounted_percent", "is_lower_bound"),
+    [(None, False), (0.4, False), (0.5, True), (30.0, True)],
+)
+def test_a_share_is_a_lower_bound_where_matmuls_are_not_counted(uncounted_percent, is_lower_bound):
+    row = {"mfu_percent": 40.0, "uncounted_percent": uncounted_percent}
+    assert used_share(row).startswith("≥") == is_lower_bound
+
+
+@pytest.mark.parametrize(
+    ("cells", "ends"),
+    [
+        ({"mfu_ci_low_percent": 30.0, "mfu_ci_high_percent": 60.0}, ("30", "60")),
+        ({"mfu_ci_low_percent": 30.0}, None),
+        ({"time_s": 1.0, "time_ci_low_s": 0.5, "time_ci_high_s": 2.0}, ("20", "80")),
+        ({"time_s": 1.0, "time_ci_low_s": 0.99, "time_ci_high_s": 1.01}, None),
+    ],
+)
+def test_a_wide_interval_of_mfu_stands_beside_it(cells, ends):
+    told = used_share({"mfu_percent": 40.0} | cells)
+    assert told.startswith("40 %")
+    assert ("(" in told) == (ends is not None)
+    if ends:
+        assert all(end in told for end in ends)

@@ -665,10 +665,11 @@ def lead(rows: pd.DataFrame, said: dict[str, Any]) -> bool:
     low = frames.preferred(low, low["utilization_percent"] >= 90)
     low = low[low["mfu_percent"] == low["mfu_percent"].min()].iloc[0]
     high = sound.loc[sound["machine"] == low["machine"], "mfu_percent"].max()
+    low_told, high_told = (said[name].removeprefix("≥ ").split(" ")[0] for name in ("low", "high"))
     return (
         said["busy"] == low["utilization_percent"]
-        and in_words(said["low"], low["mfu_percent"])
-        and in_words(said["high"], high)
+        and in_words(low_told, low["mfu_percent"])
+        and in_words(high_told, high)
         and said["low_run"].startswith(low["model"])
     )
 
