@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import mfulab.flops.fused  # noqa: F401 (its operators)
+from mfulab.flops import elementwise
 from mfulab.flops.attention import KEYWORDS, SIGNATURES, VARIABLE_SIGNATURES
 from mfulab.flops.cost import Cost
 from mfulab.flops.count import Count, CountError, count
@@ -568,6 +569,14 @@ def test_a_low_rank_adapter_pays_for_the_way_back_but_not_for_the_weights():
     # Second layer: gradient of its input through both ways. Both: weight gradients, and the way
     # into `down`.
     assert operations.sum("backward").flops == (frozen + adapter) + 2 * (2 * adapter + adapter)
+
+
+@pytest.mark.parametrize(("stride", "flops"), [([2, 2], 64 * 9 // 4), ([], 64)])
+def test_a_pooling_costs_its_window_per_output(stride, flops):
+    """`elementwise.other_flops`: 64 inputs; a window of 3 × 3 is also the stride if none is given."""
+    x = torch.empty(1, 1, 8, 8, device="meta")
+    packet = torch.ops.aten.max_pool2d_with_indices
+    assert elementwise.other_flops(packet, [x], (x, [3, 3], stride), {}) == flops
 
 
 def test_grouped_products_cost_what_the_active_experts_cost():
