@@ -31,6 +31,19 @@ def test_the_language_asked_for_is_spoken_whatever_the_terminals(words, monkeypa
     assert printed("ko_KR.UTF-8", "--language", "en") == english
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["explain", "model=llama_3"], ["trace", "/nonexistent"], ["explain", "--unheard"]],
+    ids=["unknown value", "missing file", "unknown option"],
+)
+@pytest.mark.parametrize("form", ["--language {}", "--language={}"])
+def test_mistakes_are_told_in_the_language_asked_for(words, form, monkeypatch, capsys):
+    for terminal, asked in (("en_US.UTF-8", "ko"), ("ko_KR.UTF-8", "en")):
+        monkeypatch.setenv("LC_ALL", terminal)
+        assert main([words[0], *form.format(asked).split(), *words[1:]]) > 0
+        assert bool(HANGUL.search(capsys.readouterr().err)) == (asked == "ko")
+
+
 @pytest.mark.parametrize("words", ASKED.values(), ids=ASKED)
 def test_a_language_that_no_catalogue_has_is_refused(words, capsys):
     assert main([*words, "--language", "xx"]) == 2

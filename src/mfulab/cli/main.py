@@ -93,12 +93,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default to those of the process."""
     words = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
     _drop_unusable_columns()
-    with _replacing_letters():
+    from mfulab.core.terminal_language import speaking
+
+    with _replacing_letters(), speaking(_language_in(words)):
         status = _status(words)
     # A user's script: its streams and its errors must stay untouched.
     if callable(status):
         return status()
     return status
+
+
+def _language_in(words: Sequence[str]) -> str:
+    """Value of `--language`, in which mistakes are told as well; empty without a known one."""
+    language = ""
+    for word, following in itertools.pairwise([*words, ""]):
+        if word == "--language":
+            language = following
+        elif word.startswith("--language="):
+            language = word.partition("=")[2]
+    if not language:
+        return ""
+    from mfulab.core.language import LANGUAGES
+
+    return language if language in LANGUAGES else ""
 
 
 def _drop_unusable_columns() -> None:

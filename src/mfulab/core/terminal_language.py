@@ -1,6 +1,9 @@
 """Sentences in the language of the user's terminal."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from mfulab.core.said import Said
@@ -9,9 +12,25 @@ if TYPE_CHECKING:
     from mfulab.core.language import Texts
 
 
+_ASKED: ContextVar[str] = ContextVar("language asked for", default="")
+
+
+@contextmanager
+def speaking(language: str) -> Iterator[None]:
+    """Makes a language that a command was asked for the terminal's; none if it is empty."""
+    before = _ASKED.set(language)
+    try:
+        yield
+    finally:
+        _ASKED.reset(before)
+
+
 def usual_language() -> str:
-    """Language of the terminal from `LC_ALL`, `LC_MESSAGES` or `LANG` (`ko_KR.UTF-8` is `ko`); `en`
-    if no catalogue has it."""
+    """Language that the command was asked for, else that of the terminal from `LC_ALL`,
+    `LC_MESSAGES` or `LANG` (`ko_KR.UTF-8` is `ko`); `en` if no catalogue has it."""
+    asked = _ASKED.get()
+    if asked:
+        return asked
     locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     language = locale[:2]
     if language == "en":  # known without the catalogues
