@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support import report_rows
 from support.slow import few
@@ -402,28 +403,100 @@ def test_an_operator_is_one_part_over_all_of_its_shapes(functions):
     assert drawn[1].count("aten::mm") == 1
 
 
+LAST_BAR = '(drawn) => drawn.filter((each) => each.className === "icicle").at(-1).ariaLabel'
 # Label of the last bar that a run's dialog draws, and all texts there.
-ICICLE = """(row) => {
-    const drawn = icicle(row, {});
-    const bar = drawn.filter((each) => each.className === "icicle").at(-1);
-    return [bar.ariaLabel, drawn.map((each) => each.textContent)];
-}"""
+ICICLE = f"""(row) => {{
+    const drawn = icicle(row, {{}});
+    return [({LAST_BAR})(drawn), drawn.map((each) => each.textContent)];
+}}"""
 
 
 # The steps beside which phases were timed may be longer than the row's time of a step.
-@pytest.mark.parametrize(("optimiser_ms", "told"), [(72.0, 104.0), (97.0, 131.0), (97.0, 101.0)])
-def test_phases_are_shares_of_their_sum_which_is_told_where_it_is_not_the_step(
-    functions, optimiser_ms, told
+@pytest.mark.parametrize(
+    ("optimiser_ms", "marked", "is_told"),
+    [(72.0, 104.0, False), (97.0, 131.0, True), (97.0, 101.0, True), (72.0, 131.0, True)],
+)
+def test_phases_split_the_step_and_what_their_own_steps_took_is_told(
+    functions, optimiser_ms, marked, is_told
 ):
     row = {"time_s": 0.1, "forward_ms": 10, "backward_ms": 18, "optimiser_ms": optimiser_ms}
-    row["phases_percent"] = told
-    found = functions.evaluate(ICICLE, row)
+    row["phases_percent"] = marked
+    label, texts = functions.evaluate(ICICLE, row)
     total = 28 + optimiser_ms
-    shares = [float(share) for share in re.findall(r"([\d.]+) %", found[0])]
     expected = [100 * ms / total for ms in (10, 18, optimiser_ms)]
-    assert shares == pytest.approx(expected, rel=6e-3)
-    note = Texts("en", "page")("phases_differ").replace("{share}", f"{told:g} %")
-    assert (note in found[1]) == (told > 105)
+    parts = re.findall(r"([\d.]+) ms, ([\d.]+) %", label)
+    assert [float(share) for _, share in parts] == pytest.approx(expected, rel=6e-3)
+    assert [float(ms) for ms, _ in parts] == pytest.approx(expected, rel=6e-3), "of 100 ms"
+    note = Texts("en", "page")("phases_scaled")
+    note = note.replace("{time}", f"{total:g} ms").replace("{share}", f"{marked:g} %")
+    assert (note in texts) == is_told
+
+
+def test_operators_stand_beside_the_time_between_them(functions):
+    operators = [("aten::addmm", "30"), ("aten::mkldnn_convolution", "20")]
+    detail = {
+        "operators": [{"operator": name, "share_percent": share} for name, share in operators],
+        "outside_operators": {"idle": 35, "input_wait": 5},
+    }
+    row = {"time_s": 0.1, "matmul_percent": 50.0}
+    label = functions.evaluate(
+        f"([row, detail]) => ({LAST_BAR})(icicle(row, detail))", [row, detail]
+    )
+    between = Texts("en", "trace")("idle_of_cpu")
+    found = re.findall(r"([^;]+?) ([\d.]+) ms, ([\d.]+) %", label)
+    assert [(name.strip(), ms, share) for name, ms, share in found] == [
+        ("aten::addmm", "30", "30"),
+        ("aten::mkldnn_convolution", "20", "20"),
+        (between, "35", "35"),
+        (Texts("en", "trace")("input_wait"), "5", "5"),
+        (Texts("en", "page")("rest"), "10", "10"),
+    ]
+
+
+def test_operators_without_a_share_are_in_the_list_alone(functions):
+    operators = [{"operator": "aten::mm", "time_s": "0.003", "share_percent": ""}]
+    drawn = "(operators) => [icicle({ time_s: 0.1 }, { operators }).length, list(operators).textContent]"
+    lines, text = functions.evaluate(drawn, operators)
+    assert lines == 0
+    assert text == "aten::mm3 ms"
+
+
+def test_kernels_are_shares_of_the_time_in_which_one_ran(functions):
+    row = {"time_s": 0.1, "idle_percent": 60.0, "kernel_busy_percent": 40.0}
+    row["top_kernels"] = '{"gemm": 75.0}'
+    label = functions.evaluate(ICICLE, row)[0]
+    assert re.findall(r"([\d.]+) ms, ([\d.]+) %", label) == [
+        ("30", "30"),
+        ("60", "60"),
+        ("10", "10"),
+    ]
+
+
+# Of each bar in a row's dialog: the growth of its parts, and the numbers of its label.
+BARS = """(rows) => rows.map((row) => icicle(row, {})
+    .filter((each) => each.className === "icicle")
+    .map((bar) => [[...bar.children].map((part) => Number(part.style.flexGrow)), bar.ariaLabel]))"""
+
+
+@pytest.mark.parametrize("table", ["profile", "traces"])
+def test_every_line_of_a_recorded_row_s_dialog_sums_to_its_step(functions, recorded, table):
+    rows = []
+    for row in recorded[table].to_dict("records"):
+        if row["time_s"] > 0:
+            rows.append({name: value for name, value in row.items() if is_filled(value)})
+    drawn = functions.evaluate(BARS, rows)
+    assert sum(map(len, drawn)) > len(rows) / 2
+    for row, bars in zip(rows, drawn, strict=True):
+        for widths, label in bars:
+            shares = [float(share) for share in re.findall(r"([\d.]+) %(?:;|$)", label)]
+            said = (row["run"], label[:300])
+            assert sum(widths) == pytest.approx(100, abs=0.3), said
+            assert sum(shares) == pytest.approx(100, abs=0.6), said
+
+
+def is_filled(cell: object) -> bool:
+    """False for the cell of a row that has no value there."""
+    return isinstance(cell, (str, bool)) or bool(pd.notna(cell))
 
 
 def test_a_row_s_other_operators_stand_beside_its_matmuls(functions):

@@ -2,13 +2,16 @@
 readings."""
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
+from pydantic import NonNegativeInt, TypeAdapter
 
 from mfulab.core.files import UnreadableError, opened, read_tail, unquoted
+from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record, pick_all
 from mfulab.lab.tables.records import Problems, read_config, read_lines
 from mfulab.measurements.registry import SUPERSEDED
@@ -18,11 +21,15 @@ MOST_POINTS = 120  # of a curve
 LOG_LINES = 15
 LOG_CHARACTERS = 2000
 OPERATORS = 12  # shown, the longest
+OUTSIDE = {"idle", "input_wait", "graph"}  # kinds of a pass's time that are in no operator
+# Names of ranges that torch and its wrappers mark, such as Optimizer.step#Adam.step.
+RANGE = re.compile(r"#|^(autograd::engine|FSDP::|DistributedDataParallel\.|gloo:|forward$)")
 MOST_EARLIER = 30  # earlier results of a run
 EARLIER = ("started_at", "commit", "time_s")
 WITHOUT = "run_shown_without"  # key of a problem with a file of a run
 SKIPPED = {"window", "sample", "step", "repetition", "round"}
 IDENTITY = ("hardware", "recorded", "run")
+SPENT = TypeAdapter(dict[str, NonNegativeInt])
 MOST_SERIES = 200  # runs in series.csv
 SERIES_POINTS = 400  # of each run
 
@@ -32,6 +39,7 @@ def describe(folder: Path, problems: Problems) -> Record:
     samples = read_lines(folder / "samples.csv", problems, WITHOUT)
     polled = read_lines(folder / "series.csv", problems, WITHOUT)
     operators = read_lines(folder / "operators.csv", problems, WITHOUT)
+    shown, outside = longest(operators, spent(folder))
     log = ""
     with suppress(FileNotFoundError, UnreadableError):
         lines = read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()
@@ -41,7 +49,8 @@ def describe(folder: Path, problems: Problems) -> Record:
         "config": read_config(folder),
         "samples": curves(samples),
         "series": curves(polled),
-        "operators": longest(operators),
+        "operators": shown,
+        "outside_operators": outside,
         "log": log,
         "earlier": earlier(folder),
     }
@@ -83,16 +92,30 @@ def thin(count: int, most: int) -> list[int]:
     return [round(index * (count - 1) / (most - 1)) for index in range(most)]
 
 
-def longest(lines: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """The operators of the traced pass that took longest, each with its share of the total time."""
-    timed = []
-    total = 0.0
-    for line in lines:
-        on_device = _number(line.get("self_device_time_s"))
-        time = on_device or _number(line.get("self_cpu_time_s")) or 0.0
-        timed.append((time, line))
-        total += time
-    timed.sort(key=lambda pair: -pair[0])
+def spent(folder: Path) -> dict[str, int]:
+    """Nanoseconds of the traced pass by kind, from the run's row; empty if it has none."""
+    times: dict[str, int] = {}
+    for row in read_lines(folder / "row.csv", [], WITHOUT):
+        with suppress(ValueError):
+            times = SPENT.validate_python(parse_json(row.get("spent") or "{}"))
+    return times
+
+
+def longest(
+    lines: Sequence[Mapping[str, str]], spent_ns: Mapping[str, int]
+) -> tuple[list[dict[str, str]], dict[str, float]]:
+    """Returns the operators that took longest in the traced pass, and by kind the percentages of it
+    that are in none. Shares are of the pass, whose time by kind is `spent_ns`; unknown without."""
+    window_ns = sum(spent_ns.values())
+    outside = {kind: time for kind, time in spent_ns.items() if kind in OUTSIDE and time}
+    inside_s = (window_ns - sum(outside.values())) / 1e9
+    timed = _timed(lines)
+    total_s = sum(time for time, _ in timed)
+    is_placed = inside_s > 0
+    percent_per_s = 0.0
+    if is_placed:
+        # Operators of several streams or threads overlap: then their sum is the time inside.
+        percent_per_s = 1e11 / window_ns * inside_s / max(total_s, inside_s)
     found = []
     for time, line in timed[:OPERATORS]:
         operator = {}
@@ -101,10 +124,28 @@ def longest(lines: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
                 operator[name] = line[name]
         operator["time_s"] = f"{time:.4g}"
         operator["share_percent"] = ""
-        if total:
-            operator["share_percent"] = f"{100 * time / total:.3g}"
+        if is_placed:
+            operator["share_percent"] = f"{percent_per_s * time:.3g}"
         found.append(operator)
-    return found
+    if not (found and is_placed):
+        return found, {}
+    return found, {kind: round(100 * time / window_ns, 2) for kind, time in outside.items()}
+
+
+def _timed(lines: Sequence[Mapping[str, str]]) -> list[tuple[float, Mapping[str, str]]]:
+    """Operators with their own seconds, the longest first: on the device if any ran there. Without
+    ranges, in which operators lie: a range's own time is between operators."""
+    on_host = []
+    on_device = []
+    for line in lines:
+        if RANGE.search(line.get("operator") or ""):
+            continue
+        host_s = _number(line.get("self_cpu_time_s")) or 0.0
+        device_s = _number(line.get("self_device_time_s")) or 0.0
+        on_host.append((host_s, line))
+        if device_s and host_s:  # without host time it is a kernel, whose operator has its time
+            on_device.append((device_s, line))
+    return sorted(on_device or on_host, key=lambda pair: -pair[0])
 
 
 def _number(text: str | None) -> float | None:

@@ -101,7 +101,7 @@ WORDS = (
     *("series", "selected", "select", "open"),
     *("difference", "points", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
-    *("phases_differ", "other_operators", "matmuls"),
+    *("phases_scaled", "other_operators", "matmuls"),
     *("side_by_side", "verdict", "percent_sign", "beyond", "unchanged"),
 )
 AGED = ("recording_aged", "recording_of_older_form")  # problems of recordings

@@ -57,7 +57,7 @@ function facts(record) {
 
 // ---- a run's time, part by part: each line divides the step anew
 
-const DIFFERS = 0.05; // of the step, by which the sum of its phases may differ without a sentence
+const DIFFERS = 0.05; // of the step, by which the steps of its phases may differ without a sentence
 
 // A CPU launches no kernels, so that its trace has no time in which any ran.
 const idle_of = (...records) => (records.some((record) => record.kernel_busy_percent) ? groups.trace.idle : groups.trace.idle_of_cpu);
@@ -68,52 +68,59 @@ function icicle(record, detail) {
   const named = (columns) => Object.entries(columns).map(([column, name]) => ({ name, ms: Number(record[column]), color: colors[column] })).filter(({ ms }) => ms > 0);
   const roofs = JSON.parse(record.operator_roofline || "[]");
   const called = (key) => (key === "idle" ? idle_of(record) : said(key));
-  const shares = (text) => Object.entries(text ? JSON.parse(text) : {}).map(([name, percent]) => ({ name, ms: (whole * percent) / 100 }));
+  const shares = (text) => Object.entries(text ? JSON.parse(text) : {}).filter(([, percent]) => percent > 0).map(([name, percent]) => ({ name, ms: (whole * percent) / 100 }));
+  const idle = (percent) => (percent > 0 ? [{ name: idle_of(record), ms: (whole * percent) / 100, color: colors.idle_ms }] : []);
   const operators = () => {
-    if (roofs.length) return roofs.map((each) => ({ name: called(each.operator ?? each.kind), ms: each.time_ms }));
-    if (detail?.operators) return detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 }));
-    return [];
+    if (roofs.length) return summed(roofs.map((each) => ({ name: called(each.operator ?? each.kind), ms: each.time_ms })));
+    const outside = Object.entries(detail?.outside_operators ?? {}).map(([kind, percent]) => ({ name: called(kind), ms: (whole * percent) / 100, color: colors[`${kind}_ms`] }));
+    // Operators whose share of the step is unknown are in the list below alone.
+    const placed = (detail?.operators ?? []).filter(({ share_percent }) => Number(share_percent) > 0);
+    return placed.length ? [...summed(placed.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 }))), ...outside] : [];
   };
   const timeline = JSON.parse(record.timeline || "[]");
   const [bins, kinds] = [timeline.reduce((sum, [, count]) => sum + count, 0), [...new Set(timeline.map(([kind]) => kind))]];
-  // Phases are timed in steps of their own, so they are shares of their sum, as on the cards.
-  const phases = named(groups.phases);
-  const total = phases.reduce((sum, { ms }) => sum + ms, 0);
+  // Phases are timed in steps of their own, so they are shares of their sum, as on the cards, here of this step.
+  const timed = named(groups.phases);
+  const total = timed.reduce((sum, { ms }) => sum + ms, 0);
+  const phases = timed.map((part) => ({ ...part, ms: (whole * part.ms) / total }));
+  const marked = Number(record.phases_percent) || 100; // % of the same steps without marks
+  const differs = phases.length && [total / whole, marked / 100].some((share) => Math.abs(share - 1) > DIFFERS);
+  const scaled = differs ? words.phases_scaled.replace("{time}", shown(three(total), "_ms")).replace("{share}", shown(three(marked), "percent")) : "";
+  // Kernels are shares of the time in which one ran.
+  const busy = 100 - (Number(record.idle_percent) || 0);
   // The row has no list of all its operators, but its matmuls' share, and the longest of the others.
   const matmuls = Number(record.matmul_percent) > 0 ? [{ name: words.matmuls, ms: (whole * Number(record.matmul_percent)) / 100 }] : [];
   const others = shares(record.top_other_operators);
   const levels = [
     [words.timeline, timeline.map(([kind, count]) => ({ name: called(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), color: colors[`${kind}_ms`], rest: kind === "idle" }))],
     [words.budget, named({ ...groups.budget, idle_ms: idle_of(record) })],
-    [words.phases, phases, total, Number(record.phases_percent) || 100],
-    operators().length ? [words.operators, summed(operators())] : [words.other_operators, others.length ? [...matmuls, ...others] : []],
-    [words.kernels, shares(record.top_kernels).map((part) => ({ ...part, label: brief(part.name) }))],
+    [words.phases, phases, scaled],
+    operators().length ? [words.operators, operators()] : [words.other_operators, others.length ? [...matmuls, ...others] : []],
+    [words.kernels, record.top_kernels ? [...shares(record.top_kernels).map((part) => ({ ...part, ms: (part.ms * busy) / 100, label: brief(part.name) })), ...idle(100 - busy)] : []],
   ].filter(([, parts]) => parts.length);
   if (!levels.length) return [];
-  // `percent` of the step is what the parts sum to where they were timed.
-  const line = (parts, sum = whole, percent = 100) => {
-    const left = sum - parts.reduce((so_far, { ms }) => so_far + ms, 0);
-    const all = left > sum / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
-    const says = all.map(({ name, label, ms }) => `${label ?? name} ${shown(three(ms), "_ms")}, ${shown(three((100 * ms) / sum), "percent")}`);
+  const line = (parts, note = "") => {
+    const left = whole - parts.reduce((so_far, { ms }) => so_far + ms, 0);
+    const all = left > whole / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
+    const says = all.map(({ name, label, ms }) => `${label ?? name} ${shown(three(ms), "_ms")}, ${shown(three((100 * ms) / whole), "percent")}`);
     const ink = ({ color, hue, rest }, index) => color ?? (rest ? "var(--grid)" : `color-mix(in srgb, var(--c${(hue ?? index) % 8}) 35%, var(--paper))`);
     const bar = element("div", { className: "icicle", role: "img", ariaLabel: says.join("; ") }, ...all.map((part, index) => {
       const drawn = element("span", { title: part.label ? `${says[index]}: ${part.name}` : says[index], className: part.hue === undefined ? "" : "thin" });
-      Object.assign(drawn.style, { flexGrow: part.ms, background: ink(part, index) });
+      // In percent: parts whose growth sums to less than 1 would leave some of the bar empty.
+      Object.assign(drawn.style, { flexGrow: (100 * part.ms) / whole, background: ink(part, index) });
       return drawn;
     }));
     const named = new Map(all.map((part, index) => [part.name, [part, index]])); // a part that comes again is named once
-    const key = [...named.values()].filter(([{ ms, hue }]) => hue !== undefined || ms >= sum / 50).map(([part, index]) => {
+    const key = [...named.values()].filter(([{ ms, hue }]) => hue !== undefined || ms >= whole / 50).map(([part, index]) => {
       const square = element("i", {});
       square.style.background = ink(part, index);
       return element("span", {}, square, part.hue === undefined ? says[index] : part.name);
     });
-    const differs = Math.abs(percent / 100 - 1) > DIFFERS;
-    const note = words.phases_differ.replace("{share}", shown(three(percent), "percent"));
-    return [...(all.length > 1 ? [bar] : []), element("p", { className: "key" }, ...key), ...(differs ? [element("p", { className: "provenance", textContent: note })] : [])];
+    return [...(all.length > 1 ? [bar] : []), element("p", { className: "key" }, ...key), ...(note ? [element("p", { className: "provenance", textContent: note })] : [])];
   };
   return [
     element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: `${words.step} ${shown(three(whole), "_ms")}. ${words.drill_help}` }),
-    ...levels.flatMap(([title, parts, sum, percent]) => [element("p", { className: "provenance", textContent: title }), ...line(parts, sum, percent)]),
+    ...levels.flatMap(([title, parts, note]) => [element("p", { className: "provenance", textContent: title }), ...line(parts, note)]),
     ...modules(JSON.parse(record.module_times || "[]"), whole),
     ...(roofs.length ? roofline(roofs) : []),
   ];
@@ -219,20 +226,20 @@ function by_operator(records) {
     sum.shapes.push([record.input_shapes ?? "", Number(record.share_percent) || 0]);
     found.set(name, sum);
   }
-  return [...found.values()].sort((a, b) => b.share - a.share);
+  return [...found.values()].sort((a, b) => b.time_s - a.time_s);
 }
 
-// An operator a line: its name and calls, its time, its share of the traced time as a bar, and the share of each shape.
+// An operator a line: its name and calls, its time, its share of the traced pass if known, its time as a bar, and the share of each shape.
 function list(records) {
   const operators = by_operator(records);
-  const longest = Math.max(...operators.map(({ share }) => share), 1e-9);
+  const longest_s = Math.max(...operators.map((each) => each.time_s), 1e-12);
   return element("ul", { className: "operators" }, ...operators.map(({ name, calls, time_s, share, shapes }) => {
     const bar = element("span", { className: "bar" });
-    bar.style.width = `${(100 * share) / longest}%`;
-    const of_shape = ([shape, part]) => (shapes.length > 1 ? `${shape}: ${shown(part, "percent")}` : shape);
+    bar.style.width = `${(100 * time_s) / longest_s}%`;
+    const of_shape = ([shape, part]) => (shapes.length > 1 && part ? `${shape}: ${shown(part, "percent")}` : shape);
     return element("li", {},
       element("span", {}, element("strong", { textContent: name }), calls ? ` × ${calls}` : ""),
-      element("span", { className: "number", textContent: `${shown(time_s, "time_s")}, ${shown(share, "percent")}` }),
+      element("span", { className: "number", textContent: [shown(time_s, "time_s"), ...(share ? [shown(share, "percent")] : [])].join(", ") }),
       bar,
       ...shapes.map((each) => element("small", { textContent: of_shape(each) })));
   }));
