@@ -410,6 +410,81 @@ def test_a_batch_rests_on_doubtful_rows_only_where_too_few_others_are_left():
     assert text("batch_doubtful", count=1, total=1) in answer["says"]
 
 
+def test_doubts_rule_out_no_size_only_within_what_they_may_be_off():
+    """Of two step times one contradicts the other, so that nothing is known of how far it is off:
+    64 samples in less time than one are faster all the same."""
+    rows = single(0.0153, 0.0108).assign(batch_size=[1.0, 64.0])
+    rows["samples_per_s"] = rows["batch_size"] / rows["time_s"]
+    assert trust.with_doubts(rows)["reach"].tolist() == [math.inf, math.inf]
+    (batch,) = why.batches(rows)
+    assert (batch.batch_size, batch.up_to, batch.is_doubtful) == (64, 64, True)
+    assert (batch.is_open, batch.rising) == (False, True)
+    close = single(0.0153, 0.0260)  # 65 and 77 samples/s
+    (batch,) = why.batches(close.assign(steady=[True, False]))
+    assert (batch.batch_size, batch.up_to, batch.is_open) == (1, 2, True)
+
+
+@pytest.mark.parametrize(("slowest", "found"), [(0.2, (4, 4)), (1.2, (1, 4))])
+def test_a_time_may_be_off_as_far_as_it_contradicts_that_of_another_size(slowest, found):
+    """40 samples/s at batch 4. Batch 1 takes longer, so that one of both times is off by at least
+    their ratio."""
+    rows = profile(slowest, 0.1).assign(batch_size=[1.0, 4.0], samples_per_s=[1 / slowest, 40.0])
+    (batch,) = why.batches(rows)
+    assert (batch.batch_size, batch.up_to, batch.is_doubtful) == (*found, True)
+
+
+TWO_STATES = {"machine_cost_percent": [3.0, 5.0, 216.0]}
+
+
+@pytest.mark.parametrize(
+    "vague",
+    [
+        TWO_STATES,
+        {"time_ci_low_s": [0.099, 0.099, 0.06], "time_ci_high_s": [0.101, 0.101, 0.17]},
+    ],
+)
+def test_a_size_that_is_known_only_roughly_neither_leads_nor_widens_a_range(vague):
+    rows = profile(0.1, 0.1, 0.1)  # 10, 20 and 40 samples/s
+    (known,) = why.batches(rows)
+    assert (known.batch_size, known.up_to, known.leaves_out) == (4, 4, False)
+    (batch,) = why.batches(rows.assign(**vague))
+    assert (batch.batch_size, batch.up_to, batch.samples_per_s) == (2, 2, pytest.approx(20.0))
+    assert (batch.leaves_out, batch.is_doubtful) == (True, False)
+    assert not batch.rising, "a larger one was measured"
+    told = told_of_batches(rows.assign(**vague))
+    assert told["batch_left_out"] == [{"count": 1, "total": 1}]
+    assert "batch_left_out" not in told_of_batches(rows)
+    two = rows.assign(**vague).tail(2)
+    assert [batch.leaves_out for batch in why.batches(two)] == [False], "too few others"
+
+
+def test_a_vague_size_is_used_before_a_doubtful_one():
+    rows = profile(0.1, 0.1, 0.1).assign(steady=[False, True, True], **TWO_STATES)
+    (batch,) = why.batches(rows)
+    assert (batch.batch_size, batch.leaves_out, batch.is_doubtful) == (4, True, False)
+
+
+def test_sizes_of_a_recorded_range_are_not_far_apart(recorded):
+    """None of the sizes that a range allows has less than half the highest speed of its case, or
+    processes that are usually half as fast as its time says."""
+    steps = frames.with_machine(recorded, frames.with_traces(recorded))
+    ranges = {}
+    for batch in why.batches(steps):
+        if batch.batch_size is not None:
+            ranges[tuple(map(str, batch.case.values()))] = (batch.batch_size, batch.up_to)
+    timed = why._timed(steps)
+    judged = 0
+    for _, rows in timed.groupby(curves.KEYS, dropna=False):
+        case = tuple(map(str, rows[curves.KEYS].iloc[0]))
+        if case not in ranges:
+            continue
+        allowed = rows[rows["batch_size"].between(*ranges[case])]
+        assert allowed["samples_per_s"].min() > 0.5 * rows["samples_per_s"].max(), case
+        assert not (allowed["machine_cost_percent"] > 100).any(), case
+        judged += 1
+    assert judged == len(ranges) > 0
+
+
 def loader_says(**columns: object) -> dict[str, list[dict]]:
     """What is said of loaders, by key, of three rows with these columns."""
     text = Heard("why")

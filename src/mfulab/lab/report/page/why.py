@@ -92,6 +92,7 @@ class Batch(NamedTuple):
     up_to: int | None  # larger than `batch_size` if intervals allow several sizes
     is_open: bool  # intervals allow each measured size
     is_doubtful: bool  # it rests on doubtful rows, as no two others were measured
+    leaves_out: bool  # a measured size is doubtful or vague, and so left out
     samples_per_s: float  # of the size `up_to`
     share_percent: float
     rising: bool
@@ -110,11 +111,13 @@ class Sizes(NamedTuple):
     unsure: np.ndarray  # 1 if a row has doubts
     low: np.ndarray  # ends of the interval of samples per second
     high: np.ndarray
+    count_measured: np.ndarray  # the case's sizes, with those left out
+    largest_measured: np.ndarray
 
 
 def batches(rows: pd.DataFrame) -> Iterator[Batch]:
     """Yields for each case in profile rows the smallest batch size that reaches KNEE of the highest
-    samples per second. Doubtful rows are left out if two others remain."""
+    samples per second. Doubtful rows, then vague ones, are left out if two others remain."""
     failed = rows[rows["status"] == OUT_OF_MEMORY]
     case_of_failed = [failed[name].map(str) for name in curves.KEYS]
     too_large = failed["batch_size"].groupby(case_of_failed).agg(list).to_dict()
@@ -127,8 +130,10 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
 
 
 def _by_case(timed: pd.DataFrame) -> Iterator[tuple[Row, Sizes]]:
-    """Yields each case with its measured batch sizes."""
-    ends = claims.ends_of(timed, "samples_per_s")
+    """Yields each case with its measured batch sizes. A doubtful speed is off by a known factor, as
+    no size could be ruled out otherwise."""
+    reach = timed[trust.REACH].clip(upper=trust.OFF)
+    ends = claims.ends_of(timed.assign(reach=reach), "samples_per_s")
     measured = timed.reindex(columns=Sizes._fields).assign(low=ends["low"], high=ends["high"])
     cells = measured.to_numpy(dtype=float)
     cases = timed[curves.KEYS].to_dict("records")
@@ -146,7 +151,8 @@ def _by_case(timed: pd.DataFrame) -> Iterator[tuple[Row, Sizes]]:
 def _recommended(case: Row, sizes: Sizes, failed: Sequence[float]) -> Batch:
     """Recommends a batch size of a case. `failed` are those that ran out of memory."""
     last = len(sizes.batch_size) - 1
-    could, surely = knee(sizes.low, sizes.high)
+    off = _contradicted(sizes)
+    could, surely = knee(sizes.low / off, sizes.high * off)
     batch_size = None
     up_to = None
     if last > 0:
@@ -157,6 +163,7 @@ def _recommended(case: Row, sizes: Sizes, failed: Sequence[float]) -> Batch:
     if beyond:
         too_large = int(min(beyond))
     predicted = _memory_by_size(sizes)
+    is_largest = bool(sizes.batch_size[last] == sizes.largest_measured[last])
     speed = sizes.samples_per_s[surely]
     return Batch(
         case=case,
@@ -166,11 +173,22 @@ def _recommended(case: Row, sizes: Sizes, failed: Sequence[float]) -> Batch:
         is_doubtful=bool(sizes.unsure.any()),
         samples_per_s=speed,
         share_percent=100 * speed / sizes.samples_per_s.max(),
-        rising=last > 0 and could == last and not beyond,
+        leaves_out=bool(last + 1 < sizes.count_measured[last]),
+        rising=last > 0 and could == last and is_largest and not beyond,
         too_large=too_large,
         fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
         at_least=not bytes_a_sample(predicted),
     )
+
+
+def _contradicted(sizes: Sizes) -> np.ndarray:
+    """Factor by which each size's step time contradicts those of the other sizes, beyond the reach
+    of doubts: a larger batch takes no less time."""
+    time_s = sizes.batch_size / sizes.samples_per_s
+    longest_so_far = np.maximum.accumulate(time_s)
+    shortest_from_here = np.minimum.accumulate(time_s[::-1])[::-1]
+    factor = np.maximum(longest_so_far / time_s, time_s / shortest_from_here)
+    return np.maximum(1.0, factor / trust.OFF)
 
 
 def _memory_by_size(sizes: Sizes) -> list[tuple[float, float]]:
@@ -195,16 +213,40 @@ def _known(sizes: np.ndarray, memory: np.ndarray) -> list[tuple[float, float]]:
 
 def _timed(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with samples per second, one for each case and batch size. Adds whether a row is
-    `unsure`; such rows are left out of cases with two others."""
+    `unsure`; such rows are left out of cases with two others, and so are vague ones. Adds what
+    was measured of a case with these."""
     timed = frames.alone(frames.ok(rows, "samples_per_s", "batch_size"))
     if timed.empty:
         return timed
     timed = trust.with_doubts(timed)
     timed = frames.one_each(timed, [*curves.KEYS, "batch_size"])
-    timed = timed.assign(unsure=trust.unsure(timed))
-    sure = ~timed["unsure"]
-    sure_sizes = sure.groupby([timed[key] for key in curves.KEYS], dropna=False).transform("sum")
-    return timed[sure | (sure_sizes < FEWEST_SIZES)]
+    cases = [timed[key] for key in curves.KEYS]
+    by_case = timed["batch_size"].groupby(cases, dropna=False)
+    timed = timed.assign(
+        unsure=trust.unsure(timed),
+        count_measured=by_case.transform("size"),
+        largest_measured=by_case.transform("max"),
+    )
+    sure = _without(timed, timed["unsure"])
+    return _without(sure, _are_vague(sure))
+
+
+def _without(timed: pd.DataFrame, left_out: pd.Series) -> pd.DataFrame:
+    """Rows of each case without those `left_out`, if FEWEST_SIZES others remain."""
+    kept = ~left_out
+    cases = [timed[key] for key in curves.KEYS]
+    kept_sizes = kept.groupby(cases, dropna=False).transform("sum")
+    return timed[kept | (kept_sizes < FEWEST_SIZES)]
+
+
+def _are_vague(timed: pd.DataFrame) -> pd.Series:
+    """True for rows whose interval, or whose usual process, is as far from their time as a doubtful
+    time may be."""
+    spread = claims.spreads(timed.drop(columns=trust.REACH))
+    slower = pd.Series(0.0, timed.index)
+    if "machine_cost_percent" in timed:
+        slower = timed["machine_cost_percent"].astype(float).fillna(0.0) / 100
+    return (spread >= trust.OFF) | (1 + slower >= trust.OFF)
 
 
 def knee(lows: np.ndarray, highs: np.ndarray) -> tuple[int, int]:
@@ -819,7 +861,7 @@ def _with_setting(name: str, setting: list[str]) -> str:
 
 def _batch_says(recommended: list[Batch], text: Texts) -> str:
     """Sentences on the recommended batch sizes, and on how many cases are not decided, could go on
-    rising, ran out of memory or are doubtful."""
+    rising, ran out of memory, are doubtful or leave sizes out."""
     swept = [batch for batch in recommended if batch.batch_size is not None]
     if not swept:
         return f"{text('batch_single')} {text('batch_marks')}"
@@ -840,6 +882,7 @@ def _batch_says(recommended: list[Batch], text: Texts) -> str:
         counts["batch_rising"] += batch.rising
         counts["batch_lost"] += batch.too_large is not None
         counts["batch_doubtful"] += batch.is_doubtful
+        counts["batch_left_out"] += batch.leaves_out
     for key, count in counts.items():
         if count:
             sentences.append(text(key, count=count, total=len(swept)))
