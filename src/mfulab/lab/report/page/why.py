@@ -861,7 +861,7 @@ def _with_setting(name: str, setting: list[str]) -> str:
 
 def _batch_says(recommended: list[Batch], text: Texts) -> str:
     """Sentences on the recommended batch sizes, and on how many cases are not decided, could go on
-    rising, ran out of memory, are doubtful or leave sizes out."""
+    rising, ran out of memory or are doubtful. The last ones tell where sizes were left out."""
     swept = [batch for batch in recommended if batch.batch_size is not None]
     if not swept:
         return f"{text('batch_single')} {text('batch_marks')}"
