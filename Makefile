@@ -26,7 +26,7 @@ figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
 	$(BIN)/python -m snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
 
 picture: ## Take the README's picture of reports/report.html (needs Chromium)
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,900 --screenshot=docs/images/first_screen.png reports/report.html
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,925 --screenshot=docs/images/first_screen.png reports/report.html
 
 compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" MINUTES=5 GATE=5%)
 	$(if $(BASE),,$(error BASE is missing: make compare BASE=main, a commit or the folder of a checkout))
