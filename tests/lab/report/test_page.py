@@ -21,7 +21,7 @@ from mfulab.core.files import write_csv
 from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Said, of_source, packed_all
-from mfulab.lab.report import figures, frames, summary
+from mfulab.lab.report import figures, frames, summary, trust
 from mfulab.lab.report.drawing import percent
 from mfulab.lab.report.page import document, payload
 from mfulab.lab.runtime import forked
@@ -538,3 +538,16 @@ def test_mfu_and_utilization_follow_the_precision_in_the_table():
     table = {"precision": ["fp32"], "status": ["ok"], "mfu_percent": [1.0]}
     rows = pd.DataFrame(table).reindex(columns=payload.ordered(list(table)))
     assert list(rows) == ["precision", "mfu_percent", "status"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_status_of_a_doubtful_row_says_so(recorded, language):
+    judged = trust.judged(recorded)
+    text = Texts(language, "page")
+    marked = document._with_doubt_in_status(recorded, judged, text)
+    for name in trust.STEPS:
+        is_unsure = trust.unsure(judged[name]) & (judged[name]["status"] == "ok")
+        assert is_unsure.any()
+        assert (marked[name]["status"] != recorded[name]["status"]).equals(is_unsure)
+        told = marked[name].loc[is_unsure, "status"].unique()
+        assert [*told] == [f"ok, {text.within('why')('doubtful')}"]

@@ -47,8 +47,8 @@ def _of_few_lines(here: DataFrame) -> DataFrame:
     others = by_time.drop(slowest.index)
     kept = frames.spread(slowest, MOST_LINES)
     kept = pd.concat([kept, frames.spread(others, MOST_LINES - len(kept))])
-    wanted = pd.MultiIndex.from_frame(kept[LINE].fillna(""))
-    is_kept = pd.MultiIndex.from_frame(here[LINE].fillna("")).isin(wanted)
+    wanted = pd.MultiIndex.from_frame(kept[LINE].astype(str))
+    is_kept = pd.MultiIndex.from_frame(here[LINE].astype(str)).isin(wanted)
     return here[is_kept].assign(undrawn=len(last) - len(kept))
 
 

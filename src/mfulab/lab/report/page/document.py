@@ -161,7 +161,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     for figure in shown:
         held |= figure.pop("held")
     marks = trust.marks(tables, [figure.pop("marks") for figure in shown])
-    data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
+    marked = _with_doubt_in_status(worded, tables, text)
+    data, letters = payload.packed(payload.read(marked, folder, drawn_rows, text))
     words = _words(text)
     script = "\n".join(map(_file, SCRIPTS))
     excluded = _excluded(folder, text)
@@ -224,6 +225,20 @@ def _with_reach(worded: frames.Tables, judged: frames.Tables) -> frames.Tables:
         reach = judged[name][trust.REACH].clip(upper=UNKNOWN)
         if (reach > 1).any():
             tables[name] = worded[name].assign(**{trust.REACH: reach.where(reach > 1)})
+    return tables
+
+
+def _with_doubt_in_status(
+    worded: frames.Tables, judged: frames.Tables, text: Texts
+) -> frames.Tables:
+    """Says in the status of doubtful steps and matmuls that they are, for the page's table and
+    dialogs."""
+    tables = dict(worded)
+    doubtful = text.within("why")("doubtful")
+    for name in trust.STEPS:
+        status = worded[name]["status"]
+        is_marked = trust.unsure(judged[name]) & (status == "ok")
+        tables[name] = worded[name].assign(status=status.mask(is_marked, f"ok, {doubtful}"))
     return tables
 
 
